@@ -20,7 +20,7 @@ from rich.table import Table
 from toolgate.app.runs import system_database
 from toolgate.conversation.message import Text, ToolResult
 from toolgate.runs.dbos_executor import DbosExecutor
-from toolgate.runs.step_records import CallFinishedStep, RunStepLog, encode_step
+from toolgate.runs.step_records import CallFinishedStep, DurableStepLog, encode_step
 
 STEP = encode_step(
     CallFinishedStep(ToolResult("call_0123456789abcdefghijklmn", (Text("sunny, 21 °C. " * 40),), False, "weather"))
@@ -44,7 +44,7 @@ async def measure(storage: str, steps: int) -> Cost:
     assert url is not None
     over: asyncio.Future[Cost] = asyncio.get_running_loop().create_future()
 
-    async def work(id: str, run: RunStepLog) -> None:
+    async def work(id: str, run: DurableStepLog) -> None:
         over.set_result(await _timed(run, steps))
 
     workflows = DbosExecutor(url, "bench", print)
@@ -56,7 +56,7 @@ async def measure(storage: str, steps: int) -> Cost:
         await workflows.aclose()
 
 
-async def _timed(run: RunStepLog, steps: int) -> Cost:
+async def _timed(run: DurableStepLog, steps: int) -> Cost:
     for _ in range(WARM_UP):
         await run.keep("result", STEP)
     times, used = [], time.process_time()

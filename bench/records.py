@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.durable import storages
-from toolgate.api.records.requests import RequestRecorder
+from toolgate.api.records.request_records import RequestRecorder
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.events import Usage
 from toolgate.engine.run_limits import Price
@@ -28,9 +28,9 @@ from toolgate.storage.request_records import (
     StatusRange,
     StoredRequest,
 )
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
-from toolgate.telemetry.request_log import RequestRecord
+from toolgate.telemetry.request_log import EndedRequests, RequestRecord
 
 PAID_MICROSECONDS = 5.0
 PAGE_MILLISECONDS = 50.0
@@ -50,23 +50,24 @@ async def record_cost(requests: int = 50_000) -> Cost:
     """Record so many requests, as telemetry does when they end, and write them to a database in memory."""
     database = Database(None)
     writer = WriteQueue(database, Logger("error"), Metrics())
-    recorder = RequestRecorder(
+    ended = EndedRequests()
+    RequestRecorder(
         RequestStore(database),
         writer,
         lambda text: text,
+        ended,
         on=True,
         price_of=lambda name: Price(1.0, 2.0),
         dialects={"box": "ollama"},
-        seconds=3600.0,
     )
     records = [_record(number) for number in range(requests)]
     paid, used = 0.0, time.process_time()
     for start in range(0, requests, 500):
         began = time.perf_counter()
         for record in records[start : start + 500]:
-            recorder.add(record)
+            ended.add(record)
         paid += time.perf_counter() - began
-        recorder.flush()
+        ended.pass_on()
         await writer.flush(60)
     used = time.process_time() - used - paid
     await database.aclose()

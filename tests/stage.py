@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, ModelConfig, Secret, TargetConfig, UpstreamConfig
 from toolgate.config.settings import LogSettings, ServerSettings
 from toolgate.conversation.request import ModelRequest

@@ -17,7 +17,7 @@ LAYERS: dict[str, set[str]] = {
     "scheduling": set(),
     "processes": set(),
     "telemetry": {"conversation"},
-    "pubsub": {"conversation"},
+    "change_notifications": {"conversation"},
     # models
     "dialects": {"conversation", "wire"},
     "engine": {"conversation", "scheduling"},
@@ -27,37 +27,42 @@ LAYERS: dict[str, set[str]] = {
     "config": {"conversation", "dialects", "upstreams"},
     # what is stored, and runs that survive their process
     "storage": {"conversation", "scheduling"},
-    "runs": {"conversation", "engine", "storage", "pubsub"},
+    "runs": {"conversation", "engine", "storage", "change_notifications"},
     # the listener, and who is let in
     "auth": {"conversation", "wire", "config", "storage", "telemetry", "upstreams"},
     "http": {"conversation", "wire", "config", "engine", "scheduling", "telemetry", "auth"},
-    "limits": {"conversation", "config", "engine", "storage", "telemetry", "upstreams", "pubsub", "runs", "http"},
+    "limits": {
+        *("conversation", "wire", "config", "engine", "storage", "telemetry", "upstreams"),
+        *("change_notifications", "runs", "http"),
+    },
     # tools
     "tools": {
         *("conversation", "wire", "dialects", "engine", "upstreams", "processes", "scheduling"),
         *("storage", "runs", "auth", "http", "bridge"),
     },
-    "approvals": {"conversation", "wire", "engine", "scheduling", "pubsub", "tools"},
+    "approvals": {"conversation", "wire", "engine", "scheduling", "change_notifications", "tools"},
     # what clients call
     "api": {
         *("conversation", "wire", "dialects", "engine", "upstreams", "config", "storage", "runs", "scheduling"),
-        *("telemetry", "pubsub", "auth", "http", "limits", "tools", "approvals", "bridge"),
+        *("telemetry", "change_notifications", "auth", "http", "limits", "tools", "approvals", "bridge"),
     },
     "console": {"conversation", "dialects", "http"},
     "mcp": {"conversation", "wire", "processes", "telemetry", "auth", "http", "tools", "api"},
     # processes
     "workers": {
-        *("conversation", "wire", "config", "limits", "processes", "pubsub", "telemetry", "upstreams", "bridge"),
+        *("conversation", "wire", "config", "limits", "processes"),
+        *("change_notifications", "telemetry", "upstreams", "bridge"),
     },
     "app": {
         *("conversation", "wire", "dialects", "engine", "upstreams", "text_tools", "config", "storage", "runs"),
-        *("scheduling", "telemetry", "pubsub", "auth", "http", "limits", "tools", "approvals", "api", "mcp", "workers"),
+        *("scheduling", "telemetry", "change_notifications", "auth", "http", "limits"),
+        *("tools", "approvals", "api", "mcp", "workers"),
         "console",
         "bridge",
     },
     "cli": {
-        *("conversation", "wire", "dialects", "upstreams", "config", "storage", "auth", "tools", "mcp", "pubsub"),
-        *("workers", "app"),
+        *("conversation", "wire", "dialects", "upstreams", "config", "storage", "auth", "tools", "mcp"),
+        *("change_notifications", "workers", "app"),
     },
     "lm": {"conversation", "tools"},
     "testing": {"conversation", "engine", "dialects", "app", "upstreams", "config", "tools"},
@@ -166,9 +171,9 @@ OPENING = {"open_connection", "create_connection", "open_unix_connection", "crea
 OPENERS = ("http/", "workers/", "app/", "api/", "cli/", "upstreams/transport/")
 OTHER_OPENERS = {
     "upstreams/local/hub_download.py": "fetches weights in a thread, hours before anybody is served by them",
-    "upstreams/peers/reconnect.py": "names the type of the certificates that it passes on",
-    "upstreams/peers/websocket.py": "speaks frames on a socket that the transport dialled",
-    "tools/egress/http_client.py": "connects to addresses that the guard has checked",
+    "upstreams/stateful_chat/reconnect.py": "names the type of the certificates that it passes on",
+    "upstreams/stateful_chat/websocket.py": "speaks frames on a socket that the transport dialled",
+    "tools/egress/pinned_transport.py": "connects to addresses that the guard has checked",
     "tools/egress/name_lookup.py": "looks up addresses of hosts in threads of its own",
     "mcp/oauth/redirect.py": "waits on loopback for the browser that comes back from a login",
 }
@@ -221,7 +226,7 @@ def test_no_way_of_opening_a_socket_is_overlooked(line: str, tmp_path: Path) -> 
 def test_pure_layers_are_free_of_io_and_clocks() -> None:
     banned = {"asyncio", "time", "datetime", "os", "pathlib", "threading"}
     allowed = {
-        ("conversation/ids.py", "os"),  # to hear of a fork
+        ("conversation/random_ids.py", "os"),  # to hear of a fork
         ("text_tools/prompts", "pathlib"),
         ("dialects/upstream_errors.py", "time"),
         ("dialects/ollama", "datetime"),

@@ -58,7 +58,7 @@ def test_no_case_is_listed_twice(kind: str) -> None:
         ("field", '"""fault: U5, K-K; field: A7"""', {"A7"}),
         ("spec", '"""Limits of keys (spec: E5, C7; fault: M3)."""', {"E5", "C7"}),
         ("quirk", 'pytest.param([], id="quirk: a_ping")', {"a_ping"}),
-        ("quirk", "def test(quirk: Quirk, spec: ToolSpec) -> None: ...", set()),
+        ("quirk", "def test(quirk: Quirk, spec: ServerToolDefinition) -> None: ...", set()),
     ],
 )
 def test_citations_are_found_wherever_they_stand(kind: str, text: str, ids: set[str]) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.cli import requests, runs
 from toolgate.cli.chat.approval_dialog import ApprovalDialog
 from toolgate.cli.chat.command import chat
 from toolgate.cli.chat.conversation import ConversationClient
 from toolgate.cli.chat.slash_commands import SlashCommands
 from toolgate.cli.chat.state_files import ChatStateFiles
-from toolgate.cli.chat.transcript import Transcript
+from toolgate.cli.chat.transcript import MarkdownTranscript
 from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView
 from toolgate.cli.keys import SCOPES
@@ -128,7 +128,9 @@ def test_the_page_on_the_terminal_has_every_option_and_command_of_the_chat() -> 
     view = AnswerView(io.StringIO(), io.StringIO())
     client = ConversationClient("", None, model=None, tools=True, instructions=None, session="")
     dialog = ApprovalDialog(client, view, None)
-    commands = SlashCommands(ChatSession(client, view, dialog, Transcript(), ChatStateFiles(Path())), [], []).commands
+    commands = SlashCommands(
+        ChatSession(client, view, dialog, MarkdownTranscript(), ChatStateFiles(Path())), [], []
+    ).commands
     shown = dict(re.findall(r"^\| `(/\w+)(?: (.+?))?` \|", text, re.M))
     assert {name: argument.replace("\\|", "|") for name, argument in shown.items()} == {
         name: command.argument for name, command in commands.items()

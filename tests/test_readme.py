@@ -12,7 +12,7 @@ import pytest
 
 from tests.readme import README, ROOT, Shown, blocks, commands, programs
 from tests.stage import MEMORY, QUIET, served
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config
 from toolgate.config.settings import ServerSettings, ServerToolSettings
 from toolgate.tools.sources.python import PythonSource

@@ -8,9 +8,7 @@ from typing import Any, Unpack
 
 from toolgate.tools.authoring.cancellation import CancellationToken, CancellationTokenSource, Disposable
 from toolgate.tools.authoring.definition import LanguageModelTool, ToolDecoratorOptions
-from toolgate.tools.authoring.registry import PythonToolRegistry as Registry
-from toolgate.tools.authoring.registry import current_registry, tool
-from toolgate.tools.authoring.result_parts import (
+from toolgate.tools.authoring.language_model_types import (
     ConfirmationMessages,
     LanguageModelDataPart,
     LanguageModelTextPart,
@@ -19,11 +17,14 @@ from toolgate.tools.authoring.result_parts import (
     LanguageModelToolInvocationPrepareOptions,
     LanguageModelToolResult,
     PreparedToolInvocation,
-    Progress,
     ToolInvocationToken,
 )
+from toolgate.tools.authoring.language_model_types import ProgressReporter as Progress
+from toolgate.tools.authoring.registry import PythonToolRegistry as Registry
+from toolgate.tools.authoring.registry import current_registry, tool
 from toolgate.tools.authoring.signature import BadTool
-from toolgate.tools.tool import Annotations, ToolFailure
+from toolgate.tools.tool import Annotations
+from toolgate.tools.tool import ToolCallFailed as ToolFailure
 
 __all__ = [
     "Annotations",
@@ -61,7 +62,7 @@ def register_tool(name: str, tool: LanguageModelTool, **fields: Unpack[ToolDecor
 async def invoke_tool(
     name: str, options: LanguageModelToolInvocationOptions[Any], token: CancellationToken | None = None
 ) -> LanguageModelToolResult:
-    """Run a tool of the current registry by its name; ToolFailure if it fails."""
+    """Run a tool of the current registry by its name; `ToolFailure` if it fails."""
     return await current_registry().invoke_tool(name, options, token)
 
 

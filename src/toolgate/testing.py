@@ -18,7 +18,7 @@ from toolgate.conversation.events import ModelResponse, PartDelta, StepEvent
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Part, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.tools.tool import Annotations, CallPreview, OnChange, ToolCallInput, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, OnChange, ServerToolDefinition, ToolCallInput, ToolOutput
 
 Said: TypeAlias = ModelResponse | Sequence[Part | Exception] | str | Exception
 Entry: TypeAlias = Said | Callable[[ModelRequest], "Said | Awaitable[Said]"]
@@ -27,7 +27,7 @@ Pace: TypeAlias = Callable[[], Awaitable[object]]
 _WORDS = re.compile(r"\s*\S{1,12}|\s+")
 
 
-class ScriptedAnswer:
+class ScriptedModelStream:
     """A model's stream that yields these events one at a time; an exception among them is raised in its place.
 
     `pace` is awaited between two events. `read_events` keeps the events that were read, `complete` says that all were, and
@@ -68,9 +68,9 @@ class ScriptedAnswer:
 
 def scripted_answer(
     events: Iterable[StepEvent | Exception], upstream: str = "script", pace: Pace | None = None
-) -> ScriptedAnswer:
+) -> ScriptedModelStream:
     """Make a stream of these events; its `read_events`, `complete` and `closed` show afterwards how far it was read."""
-    return ScriptedAnswer(events, upstream, pace)
+    return ScriptedModelStream(events, upstream, pace)
 
 
 class ScriptedModel:
@@ -85,11 +85,11 @@ class ScriptedModel:
     def __init__(self, script: Iterable[Entry], *, upstream: str = "script", pace: Pace | None = None) -> None:
         self.upstream = upstream
         self.requests: list[ModelRequest] = []
-        self.answers: list[ScriptedAnswer] = []
+        self.answers: list[ScriptedModelStream] = []
         self._script: Iterator[Entry] = iter(script)
         self._pace = pace
 
-    async def ask(self, request: ModelRequest) -> ScriptedAnswer:
+    async def ask(self, request: ModelRequest) -> ScriptedModelStream:
         """Answer with the next entry of the script."""
         self.requests.append(request)
         try:
@@ -150,7 +150,7 @@ class FakeTool:
             "input_schema": {"type": "object"},
             "annotations": HARMLESS,
         }
-        self.spec = ToolSpec(name=name, **{**defaults, **spec})
+        self.spec = ServerToolDefinition(name=name, **{**defaults, **spec})
         self.calls: list[ToolCallInput] = []
         self._give = give
 

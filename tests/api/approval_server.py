@@ -15,7 +15,7 @@ from toolgate.dialects.openai_chat import DIALECT
 from toolgate.http.application import Application
 from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
 

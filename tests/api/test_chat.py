@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.api.http_client import CLIENTS, PATHS, HttpConnection, ask, body
 from tests.clients.scenes import HELLO, LOOK_UP, LOOK_UP_TWICE
 from tests.stage import MEMORY, UPSTREAMS, Player, Stage, gateway_config, upstream_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import (
     BUILTIN,
     Config,

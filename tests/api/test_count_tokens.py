@@ -6,7 +6,7 @@ from typing import Any
 from tests.api.http_client import HttpResponse, ask
 from tests.stage import MEMORY, QUIET
 from tests.upstreams.transport.faulty import Faulty, Script, answering, whole
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, ModelConfig, TargetConfig, UpstreamConfig
 from toolgate.config.settings import ServerSettings
 from toolgate.http.listener import listening

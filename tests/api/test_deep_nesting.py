@@ -1,4 +1,4 @@
-"""JSON that is nested deeper than any decoder goes is refused or passed on, never an internal error."""
+"""JSON that is nested deeply is refused or passed on, never an internal error."""
 
 import ast
 import base64
@@ -12,7 +12,7 @@ import pytest
 from tests.http.raw_client import Client, request, served
 from tests.http.websocket_server import with_keys
 from tests.stage import Player
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import KeySettings, Secret
 from toolgate.testing import ScriptedModel
 
@@ -25,7 +25,7 @@ ARGUMENTS = '{"a":' + "[" * 50_000 + "]" * 50_000 + "}"
 @pytest.fixture(scope="module")
 def port() -> Generator[int]:
     player = Player()
-    player.scripted = ScriptedModel(["Hello."] * 20)
+    player.scripted = ScriptedModel(["Hello."] * 50)
     gate = Toolgate(with_keys(LIMITED), {"played": player})
     with served(gate, encode_error=gate.refuse) as server:
         yield server.port
@@ -36,6 +36,45 @@ def ask(port: int, path: str, body: bytes) -> tuple[int, bytes]:
     with Client(port) as client:
         client.send(request("POST", path, *headers, body=body))
         return client.read()
+
+
+BODIES: dict[str, tuple[str, str]] = {
+    "chat": ("/v1/chat/completions", '{"model":"played","messages":[{"role":"user","content":"Hi"}],"x":@}'),
+    "messages": (
+        "/v1/messages",
+        '{"model":"played","max_tokens":9,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":'
+        '[{"type":"tool_use","id":"t","name":"f","input":@}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}]}',
+    ),
+    "count_tokens": (
+        "/v1/messages/count_tokens",
+        '{"model":"played","messages":[{"role":"user","content":[{"type":"text","text":"Hi","x":@}]}]}',
+    ),
+    "responses": ("/v1/responses", '{"model":"played","input":[{"role":"user","content":"Hi","x":@}]}'),
+    "in the background": ("/v1/responses", '{"model":"played","input":"Hi","background":true,"x":@}'),
+    "conversations": ("/v1/conversations", '{"items":[{"type":"message","role":"user","content":"Hi","x":@}]}'),
+    "ollama": ("/api/chat", '{"model":"played","stream":false,"messages":[{"role":"user","content":"Hi","x":@}]}'),
+}
+
+
+def nested(template: str, levels: int) -> bytes:
+    """The body with objects in the place of `@`, so that it has this many levels in all."""
+    before = template.partition("@")[0]
+    inner = levels - sum(map(before.count, "[{")) + sum(map(before.count, "]}"))
+    return template.replace("@", '{"a":' * inner + "1" + "}" * inner).encode()
+
+
+@pytest.mark.parametrize("padding", [b"", b" " * 70_000], ids=["small", "large"])
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_may_be_nested_512_levels_deep(port: int, name: str, padding: bytes) -> None:
+    path, template = BODIES[name]
+    status, output = ask(port, path, nested(template, 512) + padding)
+    assert status == 200, output
+    for levels in (513, 900, 968, 980, 992, 5_000):
+        status, output = ask(port, path, nested(template, levels) + padding)
+        error = json.loads(output)["error"]
+        message = error if isinstance(error, str) else error["message"]
+        assert (status, message) == (400, "The body is nested deeper than 512 levels."), levels
+        assert isinstance(error, str) or error.get("code", "invalid_json") == "invalid_json"
 
 
 @pytest.mark.parametrize("body", [b'{"x":' + DEEP.encode(), b'{"model":"\xff"}', b'{"\xff":1}'])

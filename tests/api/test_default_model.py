@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.http_client import CLIENTS, PATHS, ask, body
 from tests.stage import MEMORY, QUIET
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import PriceSettings, ServerSettings
 from toolgate.http.listener import listening

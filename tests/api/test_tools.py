@@ -11,12 +11,12 @@ from tests.tools.execution.toolserver import ToolServer, tool_server
 from tests.tools.fakes import many, tool
 from tests.tools.test_registry import quickest
 from tests.tools.test_schema_complexity import HOSTILE
-from toolgate.api.registration_request import decode_registration
+from toolgate.api.registered_source_request import decode_registration
 from toolgate.api.tools import ToolEndpoints
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import load
 from toolgate.storage.database import Database
-from toolgate.storage.registrations import RegistrationStore
+from toolgate.storage.registrations import RegisteredSourceStore
 from toolgate.tools.sources.registered import RegisteredToolSource
 
 HTTP: dict[str, Any] = {
@@ -260,7 +260,7 @@ class TestRegistering:
     async def test_a_registration_that_cannot_be_restored_is_reported_and_can_be_deleted(self, tmp_path: Path) -> None:
         """field: E32"""
         database = Database(tmp_path / "t.db")
-        store = RegistrationStore(database)
+        store = RegisteredSourceStore(database)
         await store.save("old", b'{"type":"http","name":"old","url":"http://unreachable.example/"}')
         await store.save("broken", b"{")
         await store.save("unwilling", b'{"type":"http","name":"unwilling","url":"http://unwilling.example/"}')
@@ -317,7 +317,7 @@ async def test_five_thousand_tools_are_encoded_in_ten_milliseconds() -> None:
     """spec: N6"""
     async with tool_server(*many(5000)) as server:
         assert len(await names(server)) == 5000
-        listing = ToolEndpoints(server.registry, RegisteredToolSource(RegistrationStore(Database(None)), _none))
+        listing = ToolEndpoints(server.registry, RegisteredToolSource(RegisteredSourceStore(Database(None)), _none))
         specs = [tool.spec for tool in server.registry.tools()]
         assert quickest(lambda: [listing._encode(spec) for spec in specs]) < 0.010
 

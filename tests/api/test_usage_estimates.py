@@ -14,7 +14,7 @@ from tests.api.http_client import CLIENTS, PATHS, ask, body
 from tests.laws.metered_upstream import TOOL, Case, MeteredUpstream
 from tests.laws.test_ledger import config_of
 from tests.upstreams.transport.faulty import Faulty
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.http.listener import listening
 from toolgate.testing import FakeSource, FakeTool
 

@@ -9,7 +9,7 @@ import pytest
 from tests.api.http_client import PATHS, body
 from tests.bridge.gateway import tool
 from tests.stage import UPSTREAMS, Stage
-from toolgate.conversation.errors import InvalidUpstreamAnswer, Overloaded
+from toolgate.conversation.errors import GatewayOverloaded, InvalidUpstreamAnswer
 from toolgate.conversation.message import Part, Text, ToolCall
 
 CHAT = {"user-agent": "GitHubCopilotChat/0.67.0"}
@@ -34,7 +34,7 @@ def ask(stage: Stage, client: str, upstream: str, stream: bool, headers: dict[st
 def test_a_failure_before_the_first_byte_is_a_400_with_its_message(
     stage: Stage, client: str, upstream: str, stream: bool
 ) -> None:
-    stage.play(Overloaded("out of order"), Overloaded("out of order"))
+    stage.play(GatewayOverloaded("out of order"), GatewayOverloaded("out of order"))
     shown = ask(stage, client, upstream, stream, CHAT)
     assert shown.status_code == 400
     assert "out of order" in shown.text

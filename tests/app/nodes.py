@@ -10,7 +10,7 @@ import msgspec
 
 from tests.api.http_client import HttpConnection, HttpResponse
 from tests.stage import QUIET, Player
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import PriceSettings, ServerSettings
 from toolgate.http.listener import listening

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.api.http_client import ask
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.app.tools import approve_command, open_tool_catalog
 from toolgate.config import Config, Secret
 from toolgate.config.settings import ApprovalSettings, ServerSettings, ServerToolSettings
 from toolgate.http.listener import listening
 from toolgate.mcp.server.stdio import LOCAL
-from toolgate.tools.tool import ToolFailure, ignore_progress
+from toolgate.tools.tool import ToolCallFailed, ignore_progress
 
 AT_ONCE = ServerToolSettings(approvals=ApprovalSettings(hold_seconds=0.01))
 ASKING = {"url": "https://example.org"}
@@ -49,7 +49,7 @@ async def test_an_approval_over_stdio_is_logged_with_the_command_that_answers_it
 ) -> None:
     config = Config(storage=Secret("sqlite://" if memory else f"sqlite:///{tmp_path}/t.db"), tools=AT_ONCE)
     async with open_tool_catalog(config) as catalog:
-        with pytest.raises(ToolFailure, match="waits for approval"):
+        with pytest.raises(ToolCallFailed, match="waits for approval"):
             await catalog.call(LOCAL, "fetch", ASKING, json.dumps(ASKING), ignore_progress, "")
     needed = "Allow the tool by a rule" if memory else "while `toolgate serve` runs with the same storage"
     assert needed in capfd.readouterr().err

@@ -13,7 +13,7 @@ from tests.api.http_client import CLIENTS, PATHS, HttpConnection, HttpResponse, 
 from tests.dialects.chat_quirks import HELLO, ROLE, STOP, sse
 from tests.stage import MEMORY, QUIET
 from tests.upstreams.transport.faulty import Faulty, Peer, Script, answering, chunk, chunked, head, whole
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, ModelConfig, TargetConfig, UpstreamConfig
 from toolgate.config.settings import BreakerSettings, ServerSettings, TimeoutSettings
 from toolgate.http.listener import listening

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.app.nodes import Node, nodes, running_redis
+from toolgate.change_notifications.notifier import CHANNEL, RedisChangeNotifier
 from toolgate.config import KeySettings, Secret
 from toolgate.config.settings import ApprovalSettings, KeyBudgetSettings, ServerToolSettings
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text, ToolCall
-from toolgate.pubsub.pubsub import CHANNEL, RedisPubSub
 from toolgate.testing import FakeSource, FakeTool
 
 ASKING = ServerToolSettings(approvals=ApprovalSettings(read_only="ask"))
@@ -112,7 +112,7 @@ async def pending(node: Node) -> str:
             await asyncio.sleep(0.01)
 
 
-async def test_an_answer_that_was_not_published_is_found_by_polling(storage_url: str) -> None:
+async def test_an_answer_that_nobody_was_notified_of_is_found_by_polling(storage_url: str) -> None:
     """(fault: K-L) Redis is not there at all."""
     tool = FakeTool("erase", lambda arguments: "Erased.")
     async with nodes(2, storage_url, "redis://127.0.0.1:1", FakeSource(tool), tools=ASKING) as (one, two):
@@ -130,7 +130,7 @@ async def test_a_stream_of_another_node_is_followed_as_it_is_written(
     storage_url: str, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking is put off, so that only the news can be what brings the rest."""
-    monkeypatch.setattr(RedisPubSub, "poll_seconds", 60.0)
+    monkeypatch.setattr(RedisChangeNotifier, "poll_seconds", 60.0)
     steps: asyncio.Queue[None] = asyncio.Queue()
     async with nodes(2, storage_url, redis.url) as (one, two):
         one.play("One two three four five.", pace=steps.get)

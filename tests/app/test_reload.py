@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import load, stable_read
 from toolgate.http.application import Application
 from toolgate.http.listener import listening
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 
 BEGINNING = """\
 server: {port: 0}
@@ -202,7 +202,7 @@ def test_a_reload_that_fails_at_its_last_step_changes_nothing_that_serves(
             "ToolService._policies",
             "ApprovalService.policy",
             "LimitServices._limits",
-            "PeerConnections._peers",
+            "StatefulChatConnections._peers",
         ),
         *(
             "ChatRecordingPolicy._stored",

@@ -11,14 +11,14 @@ import pytest
 
 from tests.api.http_client import CLIENTS, PATHS, HttpResponse, ask, body
 from tests.databases import running_postgres
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import LogSettings, ServerSettings
-from toolgate.conversation.errors import GatewayError
+from toolgate.conversation.errors import InternalGatewayError
 from toolgate.http.listener import listening
 from toolgate.storage import job_threads
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.telemetry.logs import Level
+from toolgate.telemetry.log_writer import Level
 from toolgate.testing import ScriptedModel
 
 KEY = "tg-ann-0123456789"
@@ -96,13 +96,13 @@ async def test_while_the_disk_hangs_only_requests_that_need_the_storage_fail(
             refused = await respond(server, "Hi", store=True)
             assert (refused.status, refused.json["error"]["code"]) == (503, "storage_unavailable")
             assert "retry-after" in refused.headers
-            app.services.records.requests.flush()
+            app.services.records.ended.pass_on()
             await app.services.records.writer.flush(0.5)  # is tried in vain
         finally:
             goes_on.set()
         monkeypatch.undo()
         assert (await respond(server, "Hi", store=True)).status == 200
-        app.services.records.requests.flush()
+        app.services.records.ended.pass_on()
         await app.services.records.writer.flush(60)
         count = await database.read(lambda db: db.execute("SELECT count(*) FROM request_records").fetchone())
         assert count[0] >= 8, "the records of the answers were written later"
@@ -129,6 +129,6 @@ async def test_a_server_does_not_start_over_tables_of_a_newer_version(tmp_path: 
     database = Database(tmp_path / "a.db")
     await database.change(lambda db: db.execute("INSERT INTO schema_versions VALUES (9999, 'future', 1.0)"))
     await database.aclose()
-    with pytest.raises(GatewayError, match="did not start"):
+    with pytest.raises(InternalGatewayError, match="did not start"):
         async with listening(gate(f"sqlite:///{tmp_path}/a.db")):
             pass

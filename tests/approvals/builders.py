@@ -10,7 +10,7 @@ import msgspec
 from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalService, StandingApproval
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
-from toolgate.tools.tool import Annotations, CallPreview, ProposedCall, Stance, ToolCallInput, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ProposedCall, ServerToolDefinition, Stance, ToolCallInput
 
 READS = Annotations(read_only=True, destructive=False, open_world=False)
 BROWSES = Annotations(read_only=True, destructive=False, open_world=True)
@@ -26,13 +26,13 @@ class Clock:
         return self.time
 
 
-def tool(name: str = "delete_file", **fields: Any) -> ToolSpec:
+def tool(name: str = "delete_file", **fields: Any) -> ServerToolDefinition:
     """A tool without annotations."""
-    return ToolSpec(**{"description": "Deletes a file.", "source": "python", "name": name, **fields})
+    return ServerToolDefinition(**{"description": "Deletes a file.", "source": "python", "name": name, **fields})
 
 
 def call(
-    spec: ToolSpec | None = None,
+    spec: ServerToolDefinition | None = None,
     arguments: Any = None,
     *,
     text: str | None = None,

@@ -4,7 +4,7 @@ import pytest
 
 from tests.approvals.builders import BROWSES, READS, call, tool
 from toolgate.approvals import ApprovalPolicy, ApprovalRule
-from toolgate.tools.tool import Annotations, CallPreview, Stance, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ServerToolDefinition, Stance
 
 FETCH = tool("fetch", annotations=BROWSES)
 
@@ -23,7 +23,7 @@ FETCH = tool("fetch", annotations=BROWSES)
         (tool(approval="allow"), "ask"),
     ],
 )
-def test_tools_without_annotations_need_approval(spec: ToolSpec, stance: Stance) -> None:
+def test_tools_without_annotations_need_approval(spec: ServerToolDefinition, stance: Stance) -> None:
     assert ApprovalPolicy().stance(spec, "ann") == stance
     assert ApprovalPolicy().decide(call(spec)).stance == stance
 

@@ -9,10 +9,10 @@ import pytest
 from tests.approvals.builders import BROWSES, READS, Clock, call, open_service, tool
 from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalRule, ApprovalService, StandingApproval
 from toolgate.approvals.record import Level
-from toolgate.conversation.errors import ClientError, Conflict, Forbidden, InvalidRequest, NotFound
+from toolgate.conversation.errors import ClientRequestError, Conflict, Forbidden, InvalidRequest, NotFound
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
-from toolgate.tools.tool import ApprovalVerdict, CallApprovals, CallPreview, ToolSpec
+from toolgate.tools.tool import CallApprovalOutcome, CallApprovals, CallPreview, ServerToolDefinition
 
 DENY = ApprovalPolicy(rules=(ApprovalRule(stance="deny", tools=("delete_*",)),))
 
@@ -34,7 +34,7 @@ async def test_the_service_has_the_interface_that_the_loop_expects() -> None:
 
 async def test_a_read_only_tool_runs_without_approval_and_a_denied_one_never_does() -> None:
     async with open_service() as service:
-        assert await service.decide(call(tool(annotations=READS))) == ApprovalVerdict("allow")
+        assert await service.decide(call(tool(annotations=READS))) == CallApprovalOutcome("allow")
     async with open_service(DENY) as service:
         verdict = await service.decide(call())
         assert verdict.stance == "deny"
@@ -48,7 +48,7 @@ async def test_an_approval_is_used_up_by_the_one_call_it_allows() -> None:
         id = await approved(service)
         assert id.startswith("mcpr_")
         assert len(id) == 5 + 24
-        assert await service.decide(call()) == ApprovalVerdict("allow", id)
+        assert await service.decide(call()) == CallApprovalOutcome("allow", id)
         assert (await service.find(id, by="ann")).state == "consumed"
         again = await service.decide(call())
         assert again.stance == "pending"
@@ -126,7 +126,7 @@ async def test_a_denial_counts_for_the_run_that_received_it() -> None:
         await service.answer(pending.approval, False, by="ann", reason="not that one", level="always")
         for _ in range(2):
             verdict = await service.decide(call(run="retry"))
-            assert verdict == ApprovalVerdict("deny", pending.approval, "A person denied this call: not that one")
+            assert verdict == CallApprovalOutcome("deny", pending.approval, "A person denied this call: not that one")
         assert (await service.decide(call(run="next turn"))).stance == "pending"
         assert await service.grants() == []
 
@@ -151,7 +151,7 @@ async def test_an_expired_approval_is_reported_and_another_run_can_ask_again() -
         pending = await service.decide(call())
         clock.time += 3600
         assert pending.approval is not None
-        with pytest.raises(ClientError) as caught:
+        with pytest.raises(ClientRequestError) as caught:
             await service.answer(pending.approval, True, by="ann")
         assert (caught.value.status, caught.value.code) == (410, "approval_expired")
         assert await service.wait(pending.approval, 0) is True
@@ -183,7 +183,7 @@ class TestChange:
             tool(origin="rm"),
         ],
     )
-    async def test_a_changed_tool_voids_what_was_asked_and_granted(self, changed: ToolSpec) -> None:
+    async def test_a_changed_tool_voids_what_was_asked_and_granted(self, changed: ServerToolDefinition) -> None:
         async with open_service() as service:
             id = await approved(service, "always")
             verdict = await service.decide(call(changed))

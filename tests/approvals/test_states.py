@@ -12,7 +12,7 @@ from toolgate.approvals.record import NEXT, Level, State
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
-from toolgate.tools.tool import ToolSpec
+from toolgate.tools.tool import ServerToolDefinition
 
 SPECS = (tool(), tool(description="changed"), tool("other"))
 POLICIES = (
@@ -48,7 +48,7 @@ class Questions(RuleBasedStateMachine):
         run=st.sampled_from(("r1", "r2")),
         demanded=st.booleans(),
     )
-    def ask(self, spec: ToolSpec, number: int, caller: str, run: str, demanded: bool) -> str:
+    def ask(self, spec: ServerToolDefinition, number: int, caller: str, run: str, demanded: bool) -> str:
         asked = call(spec, {"n": number}, caller=caller, run=run, stance="ask" if demanded else None)
         verdict = self.runner.run(self.service.decide(asked))
         if verdict.stance == "allow" and verdict.approval is not None:

@@ -15,11 +15,11 @@ from tests.mcp.client.scripted_server import ReceivedRequest, ScriptedResponse, 
 from tests.tools.execution.toolwork import soon
 from toolgate.app.tools import make_webhook
 from toolgate.approvals import Approval
-from toolgate.approvals.webhook import MAX_CONCURRENT, MAX_WAITING, PAUSES, ApprovalWebhook
+from toolgate.approvals.webhook import MAX_CONCURRENT, MAX_WAITING, PAUSES, NewApprovalWebhook
 from toolgate.config import settings
 from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.errors import UpstreamUnavailable
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
 
@@ -61,7 +61,7 @@ class Pauses:
 
 async def test_a_question_is_sent_as_an_approver_sees_it_with_a_signature_that_fits() -> None:
     receiver, clock = Receiver(), Clock()
-    webhook = ApprovalWebhook(URL, SECRET, receiver, now=clock)
+    webhook = NewApprovalWebhook(URL, SECRET, receiver, now=clock)
     approval = await question(clock)
     webhook.announce(approval)
     await webhook.idle()
@@ -81,7 +81,7 @@ async def test_a_question_is_sent_as_an_approver_sees_it_with_a_signature_that_f
 
 async def test_it_is_tried_again_under_the_same_id_until_it_is_taken() -> None:
     receiver, pauses = Receiver(500, OSError("refused"), UpstreamUnavailable("down"), 200), Pauses()
-    webhook = ApprovalWebhook(URL, "any text", receiver, sleep=pauses, now=Clock())
+    webhook = NewApprovalWebhook(URL, "any text", receiver, sleep=pauses, now=Clock())
     webhook.announce(await question())
     await webhook.idle()
     assert pauses.taken == list(PAUSES[:3])
@@ -92,7 +92,7 @@ async def test_it_is_tried_again_under_the_same_id_until_it_is_taken() -> None:
 async def test_it_is_given_up_with_a_complaint(answer: int) -> None:
     complaints: list[str] = []
     receiver = Receiver(*[answer] * 10)
-    webhook = ApprovalWebhook(URL, SECRET, receiver, sleep=Pauses(), now=Clock(), on_failure=complaints.append)
+    webhook = NewApprovalWebhook(URL, SECRET, receiver, sleep=Pauses(), now=Clock(), on_failure=complaints.append)
     approval = await question()
     webhook.announce(approval)
     await webhook.idle()
@@ -106,7 +106,7 @@ async def test_what_expired_meanwhile_is_not_sent() -> None:
     async def sleep(_: float) -> None:
         clock.time += 3600
 
-    webhook = ApprovalWebhook(URL, SECRET, receiver, sleep=sleep, now=clock, on_failure=complaints.append)
+    webhook = NewApprovalWebhook(URL, SECRET, receiver, sleep=sleep, now=clock, on_failure=complaints.append)
     webhook.announce(await question(clock))
     await webhook.idle()
     assert len(receiver.got) == 1
@@ -121,7 +121,7 @@ async def test_a_receiver_that_hangs_delays_no_call_and_the_queue_is_bounded() -
         await forever.wait()
         return 200
 
-    webhook = ApprovalWebhook(URL, SECRET, hang, now=Clock(), on_failure=complaints.append)
+    webhook = NewApprovalWebhook(URL, SECRET, hang, now=Clock(), on_failure=complaints.append)
     approval = await question()
     for _ in range(MAX_WAITING + 3):
         webhook.announce(approval)
@@ -132,7 +132,7 @@ async def test_a_receiver_that_hangs_delays_no_call_and_the_queue_is_bounded() -
 
 def test_a_secret_that_cannot_be_read_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="must be Base64"):
-        ApprovalWebhook(URL, "whsec_not base64!", Receiver())
+        NewApprovalWebhook(URL, "whsec_not base64!", Receiver())
 
 
 async def test_many_questions_of_one_caller_keep_no_other_caller_from_being_announced() -> None:
@@ -143,7 +143,7 @@ async def test_many_questions_of_one_caller_keep_no_other_caller_from_being_anno
         await go.acquire()
         return 200
 
-    webhook = ApprovalWebhook(URL, SECRET, receive, now=Clock(), on_failure=complaints.append)
+    webhook = NewApprovalWebhook(URL, SECRET, receive, now=Clock(), on_failure=complaints.append)
     flood, other = await question(caller="flood"), await question(caller="other")
     for _ in range(MAX_WAITING + 3):
         webhook.announce(flood)

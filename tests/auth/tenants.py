@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from tests.stage import MEMORY, QUIET, Player
 from tests.tools.execution.toolwork import AUTO, Oracle, Source, call
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import ServerSettings
-from toolgate.http.application import Endpoint
+from toolgate.http.application import HttpRoute
 from toolgate.http.listener import listening
 from toolgate.testing import FakeTool, ScriptedModel
 
@@ -224,7 +224,7 @@ class Tenants:
         self._client = httpx.AsyncClient(base_url=url, timeout=30)
 
     @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[HttpRoute, ...]:
         """The server's own table of routes."""
         return self.gate.endpoints
 
@@ -301,7 +301,7 @@ class Tenants:
         session = await self.ask("POST", "/mcp", rpc("ping"), "ann", {"mcp-session-id": own["session"]})
         return [*emitted, session.status_code, self.oracle.runs]
 
-    async def named(self, endpoint: Endpoint, way: Way, id: str, who: str) -> httpx.Response:
+    async def named(self, endpoint: HttpRoute, way: Way, id: str, who: str) -> httpx.Response:
         """Ask as the way says, with this id."""
         path = _located(endpoint.path, id, self.owned) + way.path.replace("{}", id)
         return await self.ask(endpoint.method, path, filled(way.body, id), who, filled(way.headers, id))

@@ -20,7 +20,7 @@ from tests.api.http_client import CLIENTS, PATHS, body
 from tests.auth.tenants import CASES, KEYS, SCOPES, Tenants, absent, filled, tenants
 from tests.tools.execution.toolwork import AUTO, call, soon
 from toolgate.conversation.message import Text
-from toolgate.http.application import Endpoint
+from toolgate.http.application import HttpRoute
 
 OPEN = {("GET", path) for path in ("/", "/healthz", "/readyz", "/openapi.json", "/api/version")} | {
     ("GET", path) for path in ("/console", "/console/", "/console/{}")
@@ -48,11 +48,11 @@ async def served(tmp_path: Path) -> AsyncIterator[Tenants]:
         yield served
 
 
-def place(endpoint: Endpoint) -> tuple[str, str]:
+def place(endpoint: HttpRoute) -> tuple[str, str]:
     return endpoint.method, endpoint.path
 
 
-async def knock(served: Tenants, endpoint: Endpoint, who: str | None) -> httpx.Response:
+async def knock(served: Tenants, endpoint: HttpRoute, who: str | None) -> httpx.Response:
     """Make the request of the route's case."""
     case = CASES[place(endpoint)]
     path = (case.path or endpoint.path).replace("{}", "nothing")

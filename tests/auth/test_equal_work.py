@@ -13,9 +13,9 @@ import pytest
 
 from tests.auth.tenants import CASES, Tenants, Way, absent, tenants
 from tests.auth.test_authorisation import place
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Secret
-from toolgate.http.application import Endpoint
+from toolgate.http.application import HttpRoute
 from toolgate.storage.database import SqlConnection, SqlCursor
 
 REQUEST = ContextVar("REQUEST", default=0)
@@ -71,10 +71,10 @@ class Statements:
             patch.setattr(database, name, self._noted(getattr(database, name)))
         patch.setattr(keys, "authenticate", self._marked(keys.authenticate))
 
-    def _marked(self, authenticate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def marked(headers: Any) -> Any:
+    def _marked(self, authenticate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def marked(headers: Any, named: Any) -> Any:
             REQUEST.set(self._number)  # every request passes here first, and its tasks know of it
-            return authenticate(headers)
+            return authenticate(headers, named)
 
         return marked
 
@@ -100,7 +100,7 @@ async def served(tmp_path: Path, storage_url: str) -> AsyncIterator[Tenants]:
 
 
 async def compare(
-    served: Tenants, statements: Statements, endpoint: Endpoint, way: Way, who: str
+    served: Tenants, statements: Statements, endpoint: HttpRoute, way: Way, who: str
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """Return the statements for an object of ann, and for an absent one."""
     id = served.owned[way.thing]
@@ -109,7 +109,7 @@ async def compare(
     return theirs, await statements.of(served.named(endpoint, way, absent(id), who))
 
 
-def named(served: Tenants) -> Iterator[tuple[Endpoint, Way]]:
+def named(served: Tenants) -> Iterator[tuple[HttpRoute, Way]]:
     """Every way in which a request can name what is another's."""
     return ((one, way) for one in served.endpoints for way in CASES[place(one)].ways)
 

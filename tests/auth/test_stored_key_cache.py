@@ -14,10 +14,10 @@ from toolgate.auth.authenticator import ANONYMOUS
 from toolgate.auth.key_registry import KeyRegistry
 from toolgate.auth.stored_key_cache import StoredKeyCache
 from toolgate.config import Config, KeySettings, Secret, ServerSettings
-from toolgate.conversation.errors import Overloaded, Unauthenticated
+from toolgate.conversation.errors import GatewayOverloaded, Unauthenticated
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.keys import KeyStore, StoredKey
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
 
@@ -62,12 +62,12 @@ class Flaky(KeyStore):
     async def number(self) -> int:
         self.looks += 1
         if self.away:
-            raise Overloaded("The storage is not available.")
+            raise GatewayOverloaded("The storage is not available.")
         return await super().number()
 
     async def all(self) -> tuple[int, list[StoredKey]]:
         if self.away:
-            raise Overloaded("The storage is not available.")
+            raise GatewayOverloaded("The storage is not available.")
         return await super().all()
 
     async def several_looks(self) -> None:
@@ -261,7 +261,7 @@ async def test_requests_without_a_key_are_refused_until_the_keys_are_known(tmp_p
     database = Database(folder / "toolgate.db")
     access = KeyRegistry(Config(), database, Telemetry(lines.log, Metrics()))
     await access.open()
-    with pytest.raises(Overloaded):
+    with pytest.raises(GatewayOverloaded):
         access.authenticator.authenticate([])
     await access.aclose()
     await database.aclose()

@@ -9,7 +9,7 @@ import msgspec
 
 from tests.api.http_client import PATHS, body
 from tests.stage import MEMORY, QUIET
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, ServerSettings
 from toolgate.http.listener import listening
 

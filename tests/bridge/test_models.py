@@ -474,3 +474,19 @@ async def test_consent_that_is_given_late_is_waited_for(http: httpx.AsyncClient)
         await window.received("ask")
         allowed.set()
         assert (await asking).text == "Thanks"
+
+
+async def test_half_a_surrogate_pair_of_an_editor_ends_no_other_answer(http: httpx.AsyncClient) -> None:
+    """JavaScript may cut a text inside a character; the frame was refused, and the window left with all its answers."""
+
+    async def script(window: ScriptedEditor, asked: Frame) -> AsyncGenerator[Frame, None]:
+        if "emoji" in json.dumps(asked["messages"]):
+            yield delta(*text("a\ud83d"))  # is sent as an escape
+        yield delta(*text("fine"))
+        yield done()
+
+    async with editor(url(http), script=script):
+        answers = await asyncio.gather(
+            *[ask(http, "openai_chat", "gpt-4o", False, question) for question in ("an emoji", "Hello")]
+        )
+    assert [(one.status, one.text) for one in answers] == [(200, "a\ufffdfine"), (200, "fine")]

@@ -10,7 +10,7 @@ import pytest
 from tests.bridge.gateway import WEATHER, ask
 from tests.bridge.scripted_editor import Frame, editor
 from tests.bridge.test_tools import AUTO, calls_then_answers
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import load
 from toolgate.http.listener import listening
 

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.stage import upstream_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.http.listener import listening
-from toolgate.testing import ScriptedAnswer, ScriptedModel
+from toolgate.testing import ScriptedModel, ScriptedModelStream
 
 USAGE = Usage(input=1000, output=1000)
 PRICE = 1.0
@@ -38,7 +38,7 @@ class Planner:
         """How often it was asked about plans whose ids begin so."""
         return sum(count for plan, count in self.answered.items() if plan.startswith(name))
 
-    async def ask(self, request: ModelRequest) -> ScriptedAnswer:
+    async def ask(self, request: ModelRequest) -> ScriptedModelStream:
         """The next round of the plan, or its end."""
         last = max(number for number, message in enumerate(request.messages) if message.role == "user")
         plan = json.loads(plain_text(request.messages[last].parts))
@@ -60,7 +60,7 @@ class Planner:
         return calls
 
 
-async def _told(request: ModelRequest, parts: Sequence[Part], reason: FinishReason) -> ScriptedAnswer:
+async def _told(request: ModelRequest, parts: Sequence[Part], reason: FinishReason) -> ScriptedModelStream:
     """Word by word and slowly, so that there is a middle to be cut off in."""
     response = ModelResponse(tuple(parts), reason, USAGE)
     return await ScriptedModel([response], pace=lambda: asyncio.sleep(0.003)).ask(request)

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from toolgate.api.chat import ChatHandler
-from toolgate.api.responses.save import ResponseRecorder
-from toolgate.runs.journal import StepJournal
+from toolgate.api.responses.save import FinishedResponseSaver
+from toolgate.runs.journal import DurableRunJournal
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.database import Database
@@ -49,16 +49,16 @@ POINTS = (
     Point("streaming", "K2", ResponseReader.feed),
     Point("frames-kept", "K2", StreamStore.append),
     Point("calls-kept", "K3", StoredRunJournal.progressed),
-    Point("round-kept", "K3", StepJournal.answered),
+    Point("round-kept", "K3", DurableRunJournal.answered),
     Point("asked", "K4", ApprovalStore.claim),
     Point("decided", "K5", ApprovalStore.answer),
     Point("intended", "K6", StoredRunJournal.starting),
-    Point("step-intended", "K6", StepJournal.starting),
+    Point("step-intended", "K6", DurableRunJournal.starting),
     Point("done", "K7", ToolRunner._output),
     Point("result-kept", "K8", HiddenTurnStore.keep),
-    Point("step-ended", "K8", StepJournal.ended),
+    Point("step-ended", "K8", DurableRunJournal.ended),
     Point("turn-kept", "K9", StoredRunJournal.finished),
-    Point("answer-kept", "K9", ResponseRecorder.save),
+    Point("answer-kept", "K9", FinishedResponseSaver.save),
     Point("key-claimed", "K10", IdempotencyStore.claim),
     Point("keeping-answer", "K10", IdempotencyStore.keep, "before"),
     Point("key-answered", "K10", IdempotencyStore.keep),

@@ -13,7 +13,7 @@ from tests.chaos.proxy import FaultProxy, spoilt
 from tests.databases import Postgres, running_postgres
 from tests.stage import Player, gateway_config, upstream_config
 from tests.tools.execution.toolwork import Work, soon
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import KeySettings, Secret
 from toolgate.http.listener import listening
 

@@ -56,4 +56,4 @@ def test_a_release_can_be_killed_from_outside_alone(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert [name for name in archive.namelist() if "tests" in Path(name).parts or "chaos" in name] == []
         assert [name for name in archive.namelist() if b"FAULT_KILL_AT" in archive.read(name)] == []
-        assert any(name.endswith("app/asgi_app.py") for name in archive.namelist())
+        assert any(name.endswith("app/reloadable_asgi_app.py") for name in archive.namelist())

@@ -18,7 +18,7 @@ from tests.storage.test_approvals import approved, question
 from toolgate.approvals.record import Approval, StandingApproval
 from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.dbos_sqlite_database import DbosSqliteDatabase
-from toolgate.runs.step_records import RunStepLog
+from toolgate.runs.step_records import DurableStepLog
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
@@ -89,7 +89,7 @@ async def test_a_step_of_a_run_is_on_the_disk_when_it_is_kept(tmp_path: Path, te
     path, done = tmp_path / "steps.db", asyncio.Event()
     left: list[int | None] = []
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         for number in range(5):
             await steps.keep("step", f"{number}" * 3000)
             left.append(unsynced(log_of(path)))

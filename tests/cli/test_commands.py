@@ -1,5 +1,6 @@
 """The command line: what it says, and how it ends (spec: E2)."""
 
+import asyncio
 import http.server
 import json
 import os
@@ -18,9 +19,10 @@ from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner, Result
+from websockets.asyncio.server import serve
 
 from toolgate import __version__
-from toolgate.app import startup
+from toolgate.app import startup_helpers
 from toolgate.cli import config_watch as watching
 from toolgate.cli.commands import app
 from toolgate.cli.config_watch import watch_config
@@ -161,9 +163,50 @@ class TestCheck:
         assert "FAILED: status 302" in rows["moved"]
         assert "FAILED: no answer" in rows["gone"]
         assert Upstream.seen.count(("/v1/models", "Bearer good-key")) == 1  # the redirect was not followed
+        assert "toolgate.yaml is fine, but 3 of 4 upstreams failed: wrong, moved, gone.\n" in result.stderr
+
+    async def test_a_stateful_chat_is_connected_to(self, empty_folder: Path, closed_port: int) -> None:
+        """It has no list of models; the probe looked for one and ended with a traceback."""
+
+        async def hang(connection: Any) -> None:
+            await connection.wait_closed()
+
+        async with serve(hang, "127.0.0.1", 0) as peer:
+            port = peer.sockets[0].getsockname()[1]
+            (empty_folder / "toolgate.yaml").write_text(
+                "upstreams:\n"
+                f"  good: {{dialect: peer, base_url: 'ws://127.0.0.1:{port}', api_key: good-key}}\n"
+                f"  gone: {{dialect: peer, base_url: 'ws://127.0.0.1:{closed_port}'}}\n"
+            )
+            result = await asyncio.to_thread(run, "check", "--probe")
+        rows = {line.split("\t")[0]: line for line in result.stdout.splitlines() if line.count("\t") == 4}
+        assert "ok: connected" in rows["good"]
+        assert "FAILED: " in rows["gone"]
 
 
 class TestModels:
+    @pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://[::1", "127.0.0.1:8080"])
+    def test_what_is_no_url_is_refused_with_a_sentence(self, url: str) -> None:
+        result = run("models", "--url", url)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"{url} is no URL: ")
+
+    def test_an_answer_that_breaks_off_is_no_answer(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def answer() -> None:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            result = run("models", "--url", f"http://127.0.0.1:{server.getsockname()[1]}")
+            thread.join()
+        assert result.exit_code == 1
+        assert "no answer (IncompleteRead" in result.stderr
+
     def test_the_models_of_a_server_are_listed(self, upstream: str) -> None:
         result = run("models", "--url", upstream + "/", "--key", "good-key")
         assert result.exit_code == 0
@@ -466,7 +509,8 @@ def test_commands_that_work_on_the_database_need_no_keys_and_ignore_other_mistak
     assert run("db", "migrate").exit_code == 0
     assert "the newest" in run("db", "status").stdout
     assert run("export").stdout == ""
-    assert run("forget", "a", "--yes").stderr == "There were no records of a.\n"
+    forgotten = run("forget", "a", "--yes")
+    assert (forgotten.exit_code, forgotten.stderr) == (3, "There were no records of a.\n")
 
 
 @pytest.mark.parametrize("config", ["embedded: {folder: ~nobody.here/x}", "tools: {python: [~nobody.here/x.py]}"])
@@ -552,8 +596,8 @@ def test_a_command_in_the_wrong_folder_says_how_to_name_the_configuration(comman
 def test_the_banner_promises_the_local_model_only_if_it_can_run(
     installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(startup, "find_spec", lambda name: object() if installed else None)
-    startup.print_banner("http://127.0.0.1:8080", load(None, {}))
+    monkeypatch.setattr(startup_helpers, "find_spec", lambda name: object() if installed else None)
+    startup_helpers.print_banner("http://127.0.0.1:8080", load(None, {}))
     shown = capsys.readouterr().err
     assert ("it is made ready meanwhile" in shown) is installed
     assert ("`local` cannot answer: its runtime is not installed" in shown) is not installed

@@ -91,7 +91,8 @@ def test_a_healthy_installation_has_no_problem(empty_folder: Path, closed_port: 
     assert found["version"][0][1].startswith(f"toolgate {__version__}, Python 3")
     assert found["config"][0][1] == "toolgate.yaml: 1 model, by default echo"
     assert found["port"][0][1] == f"127.0.0.1 port {closed_port} is free"
-    assert found["database"][0][1] == "sqlite:///toolgate.db: there is no file yet; a server creates it"
+    place = f"sqlite:///{Path.cwd()}/toolgate.db"
+    assert found["database"][0][1] == f"{place}: there is no file yet; a server creates it"
     assert "GB free" in found["disk"][0][1]
     assert found["keys"][0][1] == "me (chat, tools, admin)"
     assert found["tools"][0][1] == "builtin: 3 tools"

@@ -118,6 +118,12 @@ async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path
         listed = await on(served, "list")
         for words in ("carl", "until 2", "chat, tools", "2 at a time, 5 a day", "configured"):
             assert words in listed.stdout
+        changed = await on(
+            served, "change", "carl", "--budget", "7", "--concurrency", "0", "--models", "", "--expires", ""
+        )
+        assert (changed.exit_code, changed.stdout) == (0, "")
+        assert changed.stderr == "carl: scopes chat, tools; models all; limits 7 a month.\n"
+        assert "active" in (await on(served, "list")).stdout, "it expires no more"
         rotated = (await on(served, "rotate", "carl")).stdout.strip()
         assert (await status(key), await status(rotated)) == (401, 200)
         again = await on(served, "rotate", "carl", "--grace", "1h")
@@ -137,6 +143,8 @@ async def test_a_key_of_the_database_is_made_listed_rotated_and_revoked(tmp_path
         (("create", "carl", "--expires", "soon"), "90d"),
         (("create", "carl", "--scopes", "root"), "not 'root'"),
         (("create", "ann"), "take another name"),
+        (("change", "carl"), "Name what is to change"),
+        (("change", "nobody", "--budget", "7"), "There is no key"),
         (("revoke", "nobody"), "There is no key"),
         (("revoke", "ann"), "in the configuration"),
         (("rotate", "a/../b?c"), "There is no key"),

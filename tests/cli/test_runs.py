@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from tests.cli.pseudo_terminal import on_terminal
 from tests.stage import MEMORY, QUIET, served
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.cli.commands import app
 from toolgate.config import Config
 from toolgate.config.settings import ServerSettings

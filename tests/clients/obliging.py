@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from toolgate.conversation.call_ids import new_call_id
 from toolgate.conversation.events import ModelResponse, Usage
-from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Part, Text, ToolCall, plain_text
 from toolgate.conversation.request import ModelRequest, ToolDef
 

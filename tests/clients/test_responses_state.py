@@ -189,10 +189,10 @@ async def test_what_a_response_answered_is_paged(server: Stateful, client: Async
 _SERVER = """
 import asyncio, pathlib, sys
 from tests.api.responses.stateful import stateful
-from toolgate.api.responses import BackgroundOptions
+from toolgate.api.responses import BackgroundResponseOptions
 
 async def main():
-    async with stateful(pathlib.Path(sys.argv[1]), terms=BackgroundOptions(flush_seconds=0.01)) as server:
+    async with stateful(pathlib.Path(sys.argv[1]), terms=BackgroundResponseOptions(flush_seconds=0.01)) as server:
         server.play("Kept.", "One two three four five", pace=lambda: asyncio.sleep(0.02))
         print(server.url, flush=True)
         await asyncio.Event().wait()

@@ -16,7 +16,7 @@ from tests.stage import UPSTREAMS, Stage, on_stage
 from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.message import Text, ToolCall, ToolResult, plain_text
 from toolgate.testing import FakeSource, FakeTool, ScriptedModel
-from toolgate.tools.tool import Annotations, ToolFailure
+from toolgate.tools.tool import Annotations, ToolCallFailed
 
 TIME = ToolCall("call_time_000000000000000001", "get_time", '{"zone":"UTC"}')
 EDIT = ToolCall("call_edit_000000000000000001", "edit_file", '{"path":"a.txt"}')
@@ -29,7 +29,7 @@ async def _hang(arguments: Mapping[str, Any]) -> str:
 
 
 def _fail(arguments: Mapping[str, Any]) -> str:
-    raise ToolFailure("the disk is full")
+    raise ToolCallFailed("the disk is full")
 
 
 class Bench:

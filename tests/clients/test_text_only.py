@@ -20,7 +20,7 @@ from tests.clients import test_openai_responses as responses
 from tests.clients.scenes import WEATHER_SCHEMA
 from tests.stage import MEMORY, QUIET, Player, served
 from tests.text_tools.parsed import without_result_marks
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, ModelConfig, TargetConfig
 from toolgate.config.settings import ServerSettings
 from toolgate.conversation.message import ToolCall, plain_text

@@ -12,7 +12,7 @@ import pytest
 
 from toolgate.config import BUILTIN, Config, ConfigError, Secret, TimeoutSettings, diff, load
 from toolgate.config.base_urls import base_url, is_loopback
-from toolgate.config.resolved_config import ConfigTruncationCheck
+from toolgate.config.resolved_config import TruncatedConfigFileCheck
 from toolgate.config.settings import ECHO, LOCAL, EmbeddedModelSettings, RequestLimitSettings, RootSettings
 from toolgate.conversation.request import ReasoningSettings, RequestSettings
 from toolgate.http.request_limits import RequestLimits as EdgeLimits
@@ -102,7 +102,7 @@ def test_the_model_on_this_machine_can_be_turned_off_from_outside() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "server:\nmodels:\n", "{}"])
 def test_an_empty_file_means_the_defaults(written: Any, text: str) -> None:
-    assert msgspec.structs.replace(written(text), source=None, outline=ConfigTruncationCheck()) == load(None, {})
+    assert msgspec.structs.replace(written(text), source=None, outline=TruncatedConfigFileCheck()) == load(None, {})
 
 
 def test_the_settings_that_the_printed_example_has_as_comments_can_be_used(written: Any) -> None:

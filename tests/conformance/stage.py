@@ -8,7 +8,7 @@ import msgspec
 
 from tests.clients.scenes import WEATHER_SCHEMA
 from tests.stage import UPSTREAMS, Player, Stage, gateway_config, in_a_thread, upstream_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, ModelConfig, TargetConfig
 from toolgate.config.settings import ApprovalSettings, ServerToolSettings
 from toolgate.conversation.events import ModelResponse

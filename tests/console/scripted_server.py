@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 from tests.stage import MEMORY, QUIET, Player, in_a_thread
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, ModelConfig, TargetConfig
 from toolgate.config.settings import ServerSettings
 from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
@@ -22,11 +22,11 @@ from toolgate.testing import (
     FakeSource,
     FakeTool,
     Pace,
-    ScriptedAnswer,
     ScriptedModel,
+    ScriptedModelStream,
     scripted_answer,
 )
-from toolgate.tools.tool import Annotations, CallProgress, ToolCallInput, ToolOutput
+from toolgate.tools.tool import Annotations, CallProgressUpdate, ToolCallInput, ToolOutput
 from toolgate.upstreams.echo import EchoModel
 
 PIXEL = base64.b64decode(
@@ -98,7 +98,7 @@ class _Pieces(ScriptedModel):
         super().__init__([])
         self._events = events
 
-    async def ask(self, request: ModelRequest) -> ScriptedAnswer:
+    async def ask(self, request: ModelRequest) -> ScriptedModelStream:
         return scripted_answer(self._events)
 
 
@@ -126,7 +126,7 @@ class ReportingTool(FakeTool):
 
     async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Report half of the work, then wait."""
-        invocation.report(CallProgress("halfway", 1, 2))
+        invocation.report(CallProgressUpdate("halfway", 1, 2))
         if self.gate is not None:
             await self.gate.wait()
         return await super().invoke(invocation)

@@ -348,8 +348,15 @@ _WATCH_TURNS = """() => {
 }"""
 _ADD_TURNS = """async (count) => {
   const done = (request) => new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
-  const store = (await done(indexedDB.open("toolgate"))).transaction("turns", "readwrite").objectStore("turns");
-  const [model] = await done(store.getAll());
+  const database = await done(indexedDB.open("toolgate"));
+  const first = async () => (await done(database.transaction("turns").objectStore("turns").getAll()))[0];
+  let model = await first();
+  // The page stores the end of an answer after it shows it; copies of a turn that still runs would be asked for.
+  while (model?.answer.status !== "completed") {
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    model = await first();
+  }
+  const store = database.transaction("turns", "readwrite").objectStore("turns");
   for (let at = 0; at < count; at += 1) {
     const item = { ...model.answer.items[0], id: `msg_${at}` };
     const answer = { ...model.answer, id: `resp_${at}`, items: [item] };

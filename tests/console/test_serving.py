@@ -10,7 +10,7 @@ import pytest
 
 from tests.node import npm_ci, run_node
 from tests.stage import MEMORY, QUIET, served
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.config.settings import ServerSettings
 from toolgate.console import CONTENT_TYPES

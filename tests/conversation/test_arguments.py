@@ -13,8 +13,8 @@ from toolgate.conversation.arguments import (
     is_object,
     normalize_arguments,
 )
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import PartDelta, PartEnd
-from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.surrogates import JsonSurrogateRepair, repair_json_surrogates
 
@@ -34,7 +34,7 @@ PIECES = ["\\", "\\\\", "u", "\\ud83d", "\\ude00", "\ud83d", "\ude00", "d83", "\
 )
 def test_halves_of_surrogate_pairs_in_streamed_arguments_become_replacement_characters(text: str, read: str) -> None:
     for pieces in ([text], list(text)):
-        assembler = FragmentAssembler(["look"])
+        assembler = EventAssembler(["look"])
         for piece in pieces:
             assembler.call(0, name="look", arguments=piece)
         assembler.end("tool_calls")

@@ -3,19 +3,19 @@
 import pytest
 
 from toolgate.conversation.errors import InvalidUpstreamAnswer
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import PartDelta, PartEnd, PartStart
-from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import Reasoning, ReasoningSignature, Text, ToolCall
 
 FIRST, SECOND = "call_" + "a" * 24, "call_" + "b" * 24
 
 
-def ends(parts: FragmentAssembler) -> list[object]:
+def ends(parts: EventAssembler) -> list[object]:
     return [event.part for event in parts.take() if isinstance(event, PartEnd)]
 
 
 def test_a_call_that_was_over_while_it_waited_is_closed_with_the_one_before_it() -> None:
-    parts = FragmentAssembler({"look"})
+    parts = EventAssembler({"look"})
     parts.call(0, id=FIRST, name="look", arguments='{"a":')
     parts.call(1, id=SECOND, name="look", arguments="{}")
     parts.end_call(1)
@@ -26,7 +26,7 @@ def test_a_call_that_was_over_while_it_waited_is_closed_with_the_one_before_it()
 
 
 def test_a_freeform_call_that_is_over_does_not_hold_up_what_follows() -> None:
-    parts = FragmentAssembler({"patch"})
+    parts = EventAssembler({"patch"})
     parts.call(0, id=FIRST, name="patch", arguments="*** Begin", freeform=True)
     parts.end_call(0)
     parts.text("done")
@@ -34,7 +34,7 @@ def test_a_freeform_call_that_is_over_does_not_hold_up_what_follows() -> None:
 
 
 def test_two_texts_that_wait_for_a_call_stay_two() -> None:
-    parts = FragmentAssembler({"look"})
+    parts = EventAssembler({"look"})
     parts.call(0, id=FIRST, name="look", arguments="{")
     parts.text("one")
     parts.end_part()
@@ -45,7 +45,7 @@ def test_two_texts_that_wait_for_a_call_stay_two() -> None:
 
 
 def test_a_seal_that_comes_before_the_reasoning_is_known_when_it_starts() -> None:
-    parts, signature = FragmentAssembler(), ReasoningSignature("somewhere", {"id": "rs_1"})
+    parts, signature = EventAssembler(), ReasoningSignature("somewhere", {"id": "rs_1"})
     parts.sign(signature)
     parts.reasoning("hm")
     parts.end_part()
@@ -55,7 +55,7 @@ def test_a_seal_that_comes_before_the_reasoning_is_known_when_it_starts() -> Non
 
 def test_a_call_that_was_cut_off_before_its_arguments_began_is_not_a_whole_one_without_any() -> None:
     for blank in ("", "  \n"):
-        parts = FragmentAssembler({"look"})
+        parts = EventAssembler({"look"})
         parts.call(0, id=FIRST, name="look", arguments=blank)
         parts.end("length")
         (call,) = ends(parts)
@@ -66,7 +66,7 @@ def test_a_call_that_was_cut_off_before_its_arguments_began_is_not_a_whole_one_w
 @pytest.mark.parametrize("sent", ["a text", "a call", "many texts"])
 def test_an_answer_that_grows_without_end_is_refused(sent: str) -> None:
     """Clients of the Responses API get it again and again at the end: 60 MB of text took 600 MB and stopped the loop."""
-    parts, piece = FragmentAssembler({"look"}), "x" * 65_536
+    parts, piece = EventAssembler({"look"}), "x" * 65_536
 
     def add() -> None:
         if sent == "a call":

@@ -14,7 +14,7 @@ from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.dialects.relays import end_of
-from toolgate.conversation.events import Finish, ModelResponse, RunEvent, StepEvent, Usage
+from toolgate.conversation.events import ModelResponse, RunEnd, RunEvent, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic import DIALECT
@@ -111,7 +111,7 @@ def encode_run(*run: RunEvent) -> bytes:
 
 def streamed(response: ModelResponse) -> bytes:
     """The bytes that the server codec streams for an answer."""
-    finish = Finish(response.reason, response.usage or Usage(), response.stop_sequence, response.extra)
+    finish = RunEnd(response.reason, response.usage or Usage(), response.stop_sequence, response.extra)
     return encode_run(*unfold(response), finish)
 
 

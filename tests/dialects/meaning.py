@@ -12,9 +12,9 @@ from typing import Any
 from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, PartStart, StepEnd, StepEvent, StepStart
 from toolgate.conversation.message import (
     Media,
-    ModelRefusal,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -46,7 +46,7 @@ def answer_meaning(response: ModelResponse, lost: Collection[str] = ()) -> dict[
     counts = (usage.input, usage.output) if usage else None
     return {
         "reasoning": "".join([part.text for part in parts if isinstance(part, Reasoning)]),
-        "words": "".join([part.text for part in parts if isinstance(part, (Text, ModelRefusal))]),
+        "words": "".join([part.text for part in parts if isinstance(part, (Text, RefusalPart))]),
         "calls": [call for call in calls if call["complete"] or "half_calls" not in lost],
         "reason": response.reason,
         "counts": counts,
@@ -144,7 +144,7 @@ def well_formed(events: Iterable[StepEvent]) -> list[StepEvent]:
 def _check_part(opened: Part, whole: Part, deltas: str) -> None:
     assert type(opened) is type(whole)
     match whole:
-        case Text(text) | ModelRefusal(text) | Reasoning(text):
+        case Text(text) | RefusalPart(text) | Reasoning(text):
             assert deltas == text
         case ToolCall():
             assert isinstance(opened, ToolCall)

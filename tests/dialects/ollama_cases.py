@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tests.dialects.relays import end_of
-from toolgate.conversation.events import Finish, ModelResponse, StepEvent, Usage
+from toolgate.conversation.events import ModelResponse, RunEnd, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.message import Message, Text
 from toolgate.conversation.request import ModelRequest, ToolDef
@@ -57,7 +57,7 @@ def read(data: bytes, size: int = 0, request: ModelRequest = REQUEST) -> ModelRe
 def streamed(response: ModelResponse, dialect: Any = DIALECT) -> bytes:
     """The bytes that the server codec streams for an answer."""
     encoder = dialect.server.encoder(REQUEST, REPLY)
-    finish = Finish(response.reason, response.usage or Usage(), response.stop_sequence, response.extra)
+    finish = RunEnd(response.reason, response.usage or Usage(), response.stop_sequence, response.extra)
     return b"".join([encoder.encode(event) for event in [*unfold(response), finish]])
 
 

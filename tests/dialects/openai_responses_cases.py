@@ -16,9 +16,9 @@ from openai.types.responses.parsed_response import ParsedResponse
 
 from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError, UpstreamRejected, UpstreamUnavailable
 from toolgate.conversation.events import FinishReason, Usage
-from toolgate.conversation.message import ModelRefusal, Opaque, Part, Reasoning, ReasoningSignature, Text, ToolCall
+from toolgate.conversation.message import Opaque, Part, Reasoning, ReasoningSignature, RefusalPart, Text, ToolCall
 from toolgate.dialects.openai_responses.shared_codec import NAME
-from toolgate.wire.sse import SseDecoder
+from toolgate.wire.sse_decoder import SseDecoder
 
 ID1, ID2 = "call_" + "a" * 24, "call_" + "b" * 24
 CITY = '{"city":"Paris"}'
@@ -474,7 +474,7 @@ QUIRKS = [
         + event("response.refusal.done", item_id="msg_1", output_index=0, content_index=0, refusal="No.")
         + done({**message(""), "content": [{"type": "refusal", "refusal": "No"}]})
         + completed(),
-        (ModelRefusal("No"),),
+        (RefusalPart("No"),),
     ),
     Quirk(
         "a namespaced call",

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from toolgate.conversation.events import Finish, ModelResponse, PartDelta, RunEvent, Usage
+from toolgate.conversation.events import ModelResponse, PartDelta, RunEnd, RunEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from toolgate.conversation.request import (
@@ -142,7 +142,7 @@ def run_events(response: ModelResponse, size: int) -> list[RunEvent]:
         else:
             events.append(event)
     assert response.usage is not None
-    return [*events, Finish(response.reason, response.usage, response.stop_sequence, response.extra)]
+    return [*events, RunEnd(response.reason, response.usage, response.stop_sequence, response.extra)]
 
 
 images = st.binary(min_size=1, max_size=12).map(

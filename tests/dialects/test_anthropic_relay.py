@@ -33,7 +33,7 @@ from tests.dialects.anthropic_cases import (
 from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Text, ToolCall
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 CITY = '{"city":"Paris"}'
 TALK = (text_block(0), delta(0, text="Hel"), delta(0, text="lo"), stop(0))
@@ -179,9 +179,9 @@ def test_a_relay_keeps_the_books() -> None:
     for frame in framing.feed(wire(start(), *CALL, call_block(2, "clock", ID2), stop(2), ending("end_turn"))):
         relay.feed(frame)
     assert (relay.done, relay.reason, relay.usage, relay.calls) == (False, "tool_calls", Usage(5, 7), 2)
-    relay.feed(StreamFrame("message_stop", json.dumps(STOP).encode()))
+    relay.feed(ReceivedStreamFrame("message_stop", json.dumps(STOP).encode()))
     assert relay.done
-    assert relay.end() == relay.feed(StreamFrame("ping", b"{}")) == b""
+    assert relay.end() == relay.feed(ReceivedStreamFrame("ping", b"{}")) == b""
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ from tests.typed import of
 from toolgate.conversation.errors import (
     Conflict,
     Forbidden,
-    GatewayError,
+    GatewayOverloaded,
+    InternalGatewayError,
     InvalidRequest,
     InvalidUpstreamAnswer,
     NotFound,
-    Overloaded,
     RateLimited,
     TooLarge,
     ToolgateError,
@@ -44,23 +44,23 @@ from toolgate.conversation.errors import (
     UpstreamTimeout,
 )
 from toolgate.conversation.events import (
-    Finish,
     FinishReason,
     ModelResponse,
     PartDelta,
     PartEnd,
     PartStart,
+    RunEnd,
     RunEvent,
     StepStart,
     Usage,
 )
 from toolgate.conversation.message import (
     Media,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -134,7 +134,7 @@ def test_usage_keeps_cached_input_apart() -> None:
 
 
 def test_usage_is_estimated_at_the_beginning_when_the_upstream_counts_at_the_end() -> None:
-    first, *_, last, _ = parsed(encode_run(StepStart(), Finish("stop", Usage(3, 2))))
+    first, *_, last, _ = parsed(encode_run(StepStart(), RunEnd("stop", Usage(3, 2))))
     assert first["message"]["usage"]["input_tokens"] > 0
     assert first["message"]["usage"]["output_tokens"] == 0
     assert (last["usage"]["input_tokens"], last["usage"]["output_tokens"]) == (3, 2)
@@ -145,7 +145,7 @@ def test_arguments_come_in_deltas_and_never_with_the_start() -> None:
     call = ToolCall(ID1, "get_weather", CITY)
     opened = PartStart(ToolCall(ID1, "get_weather", ""))
     events = parsed(
-        encode_run(opened, PartDelta('{"city":'), PartDelta('"Paris"}'), PartEnd(call), Finish("tool_calls", Usage()))
+        encode_run(opened, PartDelta('{"city":'), PartDelta('"Paris"}'), PartEnd(call), RunEnd("tool_calls", Usage()))
     )
     starts = [event["content_block"] for event in events if event["type"] == "content_block_start"]
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
@@ -168,16 +168,16 @@ def test_an_empty_text_makes_no_block() -> None:
     quiet: list[RunEvent] = [PartStart(Text("")), PartDelta(""), PartEnd(Text(""))]
     clock = ToolCall(ID1, "clock", "{}")
     call: list[RunEvent] = [PartStart(ToolCall(ID1, "clock", "")), PartDelta("{}"), PartEnd(clock)]
-    data = encode_run(StepStart(), *quiet, *call, Finish("tool_calls", Usage()))
+    data = encode_run(StepStart(), *quiet, *call, RunEnd("tool_calls", Usage()))
     assert [block["type"] for block in blocks_of(data)] == ["tool_use"]
     assert [block["type"] for block in whole(ModelResponse((Text(""), clock), "tool_calls"))["content"]] == ["tool_use"]
 
 
 def test_a_part_without_deltas_is_not_lost() -> None:
     call = ToolCall(ID1, "get_weather", CITY)
-    parts: list[Part] = [Text("Hi"), Reasoning("Hm", SEAL), call, ModelRefusal("No.")]
+    parts: list[Part] = [Text("Hi"), Reasoning("Hm", SEAL), call, RefusalPart("No.")]
     data = encode_run(
-        *[event for part in parts for event in (PartStart(part), PartEnd(part))], Finish("tool_calls", Usage())
+        *[event for part in parts for event in (PartStart(part), PartEnd(part))], RunEnd("tool_calls", Usage())
     )
     assert blocks_of(data) == [
         {"type": "text", "text": "Hi"},
@@ -225,7 +225,7 @@ def test_reasoning_with_neither_text_nor_signature_is_not_sent() -> None:
     [
         ("stop", None, (Text("Hi"),), "end_turn"),
         ("stop", "END", (Text("Hi"),), "stop_sequence"),
-        ("stop", None, (ModelRefusal("No."),), "refusal"),
+        ("stop", None, (RefusalPart("No."),), "refusal"),
         ("tool_calls", None, (ToolCall(ID1, "clock", "{}"),), "tool_use"),
         ("length", None, (Text("Hi"),), "max_tokens"),
         ("content_filter", None, (Text("Hi"),), "refusal"),
@@ -289,7 +289,7 @@ def test_numbers_and_letters_reach_the_client_as_the_model_wrote_them() -> None:
 def test_half_a_surrogate_pair_does_not_break_the_stream() -> None:
     """quirk: surrogate_halves"""
     assert blocks_of(
-        encode_run(PartStart(Text("")), PartDelta("a\ud83d"), PartEnd(Text("a\ud83d")), Finish("stop", Usage()))
+        encode_run(PartStart(Text("")), PartDelta("a\ud83d"), PartEnd(Text("a\ud83d")), RunEnd("stop", Usage()))
     ) == [{"type": "text", "text": "a\ufffd"}]
 
 
@@ -337,7 +337,7 @@ def test_a_freeform_call_has_its_text_in_an_object() -> None:
     call = ToolCall(ID1, "patch", 'say "hi"', freeform=True)
     opened = ToolCall(ID1, "patch", "", freeform=True)
     data = encode_run(
-        PartStart(opened), PartDelta("say "), PartDelta('"hi"'), PartEnd(call), Finish("tool_calls", Usage())
+        PartStart(opened), PartDelta("say "), PartDelta('"hi"'), PartEnd(call), RunEnd("tool_calls", Usage())
     )
     assert blocks_of(data)[0]["input"] == {"input": 'say "hi"'}
     assert whole(ModelResponse((call,), "tool_calls"))["content"][0]["input"] == {"input": 'say "hi"'}
@@ -364,7 +364,7 @@ def test_an_empty_answer_is_an_empty_message() -> None:
 def test_a_run_of_several_steps_is_one_message() -> None:
     """field: E2; spec: X4"""
     step: list[RunEvent] = [StepStart(), PartStart(Text("")), PartDelta("a"), PartEnd(Text("a"))]
-    data = encode_run(*step, *step, Finish("stop", Usage(2, 2)))
+    data = encode_run(*step, *step, RunEnd("stop", Usage(2, 2)))
     kinds = [event["type"] for event in parsed(data)]
     assert kinds.count("message_start") == kinds.count("message_stop") == 1
     assert [block["text"] for block in blocks_of(data)] == ["a", "a"]
@@ -387,8 +387,8 @@ def test_the_upstream_codec_decodes_what_the_server_codec_encodes() -> None:
 
 
 def test_reply_ids_look_like_anthropics() -> None:
-    assert server.reply_id().startswith("msg_")
-    assert server.reply_id() != server.reply_id()
+    assert server.reply_id("1f").startswith("msg_")
+    assert server.reply_id("1f") != server.reply_id("2f")
 
 
 @pytest.mark.parametrize(
@@ -401,9 +401,9 @@ def test_reply_ids_look_like_anthropics() -> None:
         (Conflict("No."), "invalid_request_error", anthropic.ConflictError),
         (TooLarge("No."), "request_too_large", anthropic.ContentTooLargeError),
         (RateLimited("No."), "rate_limit_error", anthropic.RateLimitError),
-        (GatewayError("No."), "api_error", anthropic.InternalServerError),
+        (InternalGatewayError("No."), "api_error", anthropic.InternalServerError),
         (InvalidUpstreamAnswer("No."), "api_error", anthropic.InternalServerError),
-        (Overloaded("No."), "overloaded_error", anthropic.ServiceUnavailableError),
+        (GatewayOverloaded("No."), "overloaded_error", anthropic.ServiceUnavailableError),
         (UpstreamTimeout("No."), "timeout_error", anthropic.GatewayTimeoutError),
     ],
 )
@@ -430,7 +430,7 @@ def test_an_error_in_the_middle_of_a_stream_is_the_last_word() -> None:
     """field: D5"""
     encoder = server.encoder(REQUEST, replace(REPLY, request_id="req_1"))
     data = b"".join([encoder.encode(event) for event in (StepStart(), PartStart(Text("")), PartDelta("Hi"))])
-    data += encoder.error(Overloaded("Full."))
+    data += encoder.error(GatewayOverloaded("Full."))
     sdk = client(lambda request: httpx2.Response(200, content=data, headers={"content-type": "text/event-stream"}))
     with (
         pytest.raises(anthropic.APIStatusError, match="Full"),

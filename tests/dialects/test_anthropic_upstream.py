@@ -18,17 +18,17 @@ from anthropic.types.message_create_params import MessageCreateParamsNonStreamin
 from pydantic import ConfigDict, TypeAdapter
 
 from tests.dialects.anthropic_cases import DIALECT, ID1, ID2, decode_request, written
+from toolgate.conversation.call_ids import portable_id
 from toolgate.conversation.history import match_results
-from toolgate.conversation.ids import portable_id
 from toolgate.conversation.message import (
     REASONING_DROPPED,
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -255,7 +255,7 @@ def test_reasoning_that_anthropic_sealed_goes_back_and_no_other() -> None:
         Reasoning("", ReasoningSignature("anthropic", {"data": "secret"})),
         Reasoning("no", ReasoningSignature("openai_responses", {"id": "rs_1"})),
         Reasoning("no"),
-        ModelRefusal("I will not."),
+        RefusalPart("I will not."),
     )
     assert messages(HI, assistant(*parts), HI)[1]["content"] == [
         {"type": "thinking", "thinking": "Hm", "signature": "sig"},
@@ -520,6 +520,7 @@ def test_thinking_is_not_disabled_for_a_model_that_always_thinks(
         (RequestSettings(temperature=1.7), {"temperature": 1}, 1),
         (RequestSettings(top_p=0.9, top_k=5), {"top_p": 0.9, "top_k": 5}, 0),
         (RequestSettings(temperature=0.5, top_k=5, top_p=0.5, thinking=ReasoningSettings()), {}, 3),
+        (RequestSettings(top_k=1, thinking=ReasoningSettings()), {}, 1),
         (
             RequestSettings(temperature=1, top_p=0.97, thinking=ReasoningSettings()),
             {"temperature": 1, "top_p": 0.97},

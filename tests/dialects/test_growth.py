@@ -10,8 +10,8 @@ import pytest
 from tests.dialects.test_laws import DIALECTS, REPLY, question
 from tests.growth import is_linear
 from toolgate.conversation.errors import InvalidUpstreamAnswer
-from toolgate.conversation.fragment_assembler import MAX_NAME, MAX_PARTS
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.conversation.event_assembler import MAX_NAME, MAX_PARTS
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 CHAT = DIALECTS["openai_chat"].upstream
 OPEN = [
@@ -24,18 +24,18 @@ def listener(kind: str) -> Any:
     return CHAT.relay(request, REPLY) if kind == "relayed" else CHAT.decoder(request)
 
 
-def frames(*entries: dict[str, Any], count: int = 1) -> list[StreamFrame]:
+def frames(*entries: dict[str, Any], count: int = 1) -> list[ReceivedStreamFrame]:
     """So many frames for each of these pieces of calls."""
     chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [entry]}}]} for entry in entries]
-    return [StreamFrame(None, json.dumps(chunk).encode()) for chunk in chunks for _ in range(count)]
+    return [ReceivedStreamFrame(None, json.dumps(chunk).encode()) for chunk in chunks for _ in range(count)]
 
 
-def feed(one: Any, sent: list[StreamFrame]) -> None:
+def feed(one: Any, sent: list[ReceivedStreamFrame]) -> None:
     for frame in sent:
         one.feed(frame)
 
 
-ORDERS: dict[str, Callable[[int], list[StreamFrame]]] = {
+ORDERS: dict[str, Callable[[int], list[ReceivedStreamFrame]]] = {
     "arguments before the name": lambda count: frames({"index": 0, "function": {"arguments": "x" * 300}}, count=count),
     "blanks without end": lambda count: [
         *frames({"index": 0, "id": "a", "function": {"name": "add", "arguments": "{"}}),
@@ -82,4 +82,4 @@ def test_a_name_that_grows_without_end_is_refused(kind: str) -> None:
 def test_an_answer_with_more_choices_than_can_be_asked_for_is_refused() -> None:
     chunks = [{"choices": [{"index": number, "delta": {"content": "x"}}]} for number in range(129)]
     with pytest.raises(InvalidUpstreamAnswer, match="128 choices"):
-        feed(listener("relayed"), [StreamFrame(None, json.dumps(chunk).encode()) for chunk in chunks])
+        feed(listener("relayed"), [ReceivedStreamFrame(None, json.dumps(chunk).encode()) for chunk in chunks])

@@ -8,7 +8,7 @@ from ollama import ChatResponse, GenerateResponse
 from tests.dialects.ollama_cases import DATE, DIALECT, DONE, GENERATE, REPLY, REQUEST, call, line, read, relayed, wire
 from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import Usage
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 
 def test_lines_pass_as_they_came_with_unknown_fields() -> None:
@@ -82,7 +82,7 @@ def test_a_relay_fails_where_a_decoder_fails(data: bytes, fault: type[Exception]
 
 
 def test_a_blank_frame_passes_as_nothing() -> None:
-    assert DIALECT.upstream.relay(REQUEST, REPLY).feed(StreamFrame(None, b" ")) == b""
+    assert DIALECT.upstream.relay(REQUEST, REPLY).feed(ReceivedStreamFrame(None, b" ")) == b""
 
 
 def test_a_whole_answer_is_mended_without_touching_what_came() -> None:

@@ -17,10 +17,10 @@ from toolgate.conversation.history import match_results
 from toolgate.conversation.message import (
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -80,7 +80,7 @@ def surplus(value: Any, model: BaseModel) -> set[str]:
     [
         ANSWER,
         ModelResponse((), "stop"),
-        ModelResponse((ModelRefusal("No."),), "content_filter", Usage(1, 2, 1, 0, 1)),
+        ModelResponse((RefusalPart("No."),), "content_filter", Usage(1, 2, 1, 0, 1)),
         ModelResponse((Text("a"), Media("image", "image/png", PNG), Text("b")), "length", None),
     ],
 )

@@ -25,11 +25,11 @@ from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, Part
 from toolgate.conversation.message import (
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -415,7 +415,7 @@ def test_broken_arguments_in_a_history_are_neither_lost_nor_taken_for_none() -> 
 
 
 def test_refusals_are_text() -> None:
-    body, _ = written(ModelRequest("m", (Message("assistant", (ModelRefusal("No."),)),)))
+    body, _ = written(ModelRequest("m", (Message("assistant", (RefusalPart("No."),)),)))
     assert body["messages"] == [{"role": "assistant", "content": "No."}]
 
 

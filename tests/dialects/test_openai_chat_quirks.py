@@ -12,11 +12,11 @@ from tests.dialects.relays import end_of
 from toolgate.conversation.errors import InvalidUpstreamAnswer
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
-from toolgate.conversation.message import ModelRefusal, Reasoning, Text, ToolCall, plain_text
+from toolgate.conversation.message import Reasoning, RefusalPart, Text, ToolCall, plain_text
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_chat import DIALECT
 from toolgate.dialects.openai_chat.repair_response import repair_response
-from toolgate.wire.sse import SseDecoder
+from toolgate.wire.sse_decoder import SseDecoder
 
 REQUEST = DIALECT.server.decode_request(
     {
@@ -57,7 +57,7 @@ def check(response: ModelResponse, expected: ExpectedAnswer) -> None:
     calls = [part for part in response.parts if isinstance(part, ToolCall)]
     assert plain_text(response.parts) == expected.text
     assert "".join(part.text for part in response.parts if isinstance(part, Reasoning)) == expected.reasoning
-    assert "".join(part.text for part in response.parts if isinstance(part, ModelRefusal)) == expected.refusal
+    assert "".join(part.text for part in response.parts if isinstance(part, RefusalPart)) == expected.refusal
     assert [(c.name, c.arguments, c.complete) for c in calls] == [
         (c.name, c.arguments, c.complete) for c in expected.calls
     ]

@@ -11,14 +11,14 @@ from pydantic import BaseModel
 from tests.dialects.chat_quirks import CITY, ID1, ROLE, START1, WEATHER, calls, chunk, entry, sse
 from tests.dialects.test_openai_chat_quirks import REQUEST, decode_stream, relayed
 from toolgate.conversation.errors import InvalidRequest, RateLimited, UpstreamUnavailable
-from toolgate.conversation.events import Finish, ModelResponse, RunEvent, Usage
+from toolgate.conversation.events import ModelResponse, RunEnd, RunEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import (
     Message,
-    ModelRefusal,
     Part,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -36,7 +36,7 @@ ANSWERS: dict[str, tuple[Part, ...]] = {
     "text and calls": (Text("Let me see."), CALL, ToolCall("call_" + "b" * 24, "get_time", "{}")),
     "reasoning": (Reasoning("Hm."), Text("Yes")),
     "signed reasoning": (Reasoning("Hm.", ReasoningSignature("anthropic", {"signature": "s"})), CALL),
-    "refusal": (ModelRefusal("No."),),
+    "refusal": (RefusalPart("No."),),
     "freeform call": (ToolCall(ID1, "shell", "ls -l", freeform=True),),
     "nothing": (),
 }
@@ -46,7 +46,7 @@ every_answer = pytest.mark.parametrize("parts", ANSWERS.values(), ids=ANSWERS)
 def events(parts: tuple[Part, ...]) -> list[RunEvent]:
     reason = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "stop"
     response = ModelResponse(parts, reason, Usage(3, 4))  # type: ignore[arg-type]
-    return [*unfold(response), Finish(response.reason, Usage(3, 4, cache_read=1, reasoning=2))]
+    return [*unfold(response), RunEnd(response.reason, Usage(3, 4, cache_read=1, reasoning=2))]
 
 
 def streamed(parts: tuple[Part, ...]) -> list[dict[str, Any]]:

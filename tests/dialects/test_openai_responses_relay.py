@@ -32,17 +32,17 @@ from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavaila
 from toolgate.conversation.message import Opaque, ToolCall
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses import DIALECT
-from toolgate.dialects.openai_responses.relay import ResponsesRelay
-from toolgate.wire.sse import SseDecoder
+from toolgate.dialects.openai_responses.relay import ResponsesStreamRelay
+from toolgate.wire.sse_decoder import SseDecoder
 
 REPLY = AnswerMetadata("resp_ours", 1, "public")
 CASES = [pytest.param(quirk, id=f"quirk: {quirk.name}") for quirk in QUIRKS]
 GOOD = [case for case, quirk in zip(CASES, QUIRKS, strict=True) if not quirk.fails]
 
 
-def relayed(stream: bytes) -> tuple[bytes, ResponsesRelay]:
+def relayed(stream: bytes) -> tuple[bytes, ResponsesStreamRelay]:
     """What a client gets of the stream, and what the relay knows of it."""
-    frames, relay = SseDecoder(), ResponsesRelay(REQUEST, REPLY)
+    frames, relay = SseDecoder(), ResponsesStreamRelay(REQUEST, REPLY)
     passed = [relay.feed(frame) for frame in [*frames.feed(stream), *frames.end()]]
     return b"".join([*passed, end_of(relay)]), relay
 
@@ -188,7 +188,7 @@ def test_one_of_two_calls_with_the_same_id_gets_another() -> None:
 
 
 def test_a_stream_that_breaks_off_can_be_ended_in_its_own_numbering() -> None:
-    relay = ResponsesRelay(REQUEST, REPLY)
+    relay = ResponsesStreamRelay(REQUEST, REPLY)
     passed = b"".join([relay.feed(frame) for frame in SseDecoder().feed(created() + done(message("a")))])
     with pytest.raises(InvalidUpstreamAnswer):
         relay.end()

@@ -10,10 +10,10 @@ from toolgate.conversation.history import match_results
 from toolgate.conversation.message import (
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -104,7 +104,7 @@ def test_the_parts_of_one_message_stay_together() -> None:
     )
     assert message.parts == (
         Text("a", {NAME: {"message": {"phase": "commentary"}}}),
-        ModelRefusal("b", {NAME: {"continues": True}}),
+        RefusalPart("b", {NAME: {"continues": True}}),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from toolgate.conversation.events import Finish, PartEnd, PartStart, RunEvent, StepEnd, StepStart, Usage
+from toolgate.conversation.events import PartEnd, PartStart, RunEnd, RunEvent, StepEnd, StepStart, Usage
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
@@ -41,7 +41,7 @@ def going_on(before: Sequence[bytes], cut: int, kept: Sequence[Message], *parts:
     encoder = ResponsesStreamEncoder(REQUEST, REPLY)
     withdrawn = encoder.resume(read_sent_items(before, cut, kept)).split(b"\n\n")[:-1]
     events: list[RunEvent] = [event for part in parts for event in unfold_part(part)]
-    rest = frames(encoder, [StepStart(), *events, StepEnd("stop"), Finish("stop", Usage(1, 1))])
+    rest = frames(encoder, [StepStart(), *events, StepEnd("stop"), RunEnd("stop", Usage(1, 1))])
     return [msgspec.json.decode(frame.partition(b"data: ")[2]) for frame in (*before, *withdrawn, *rest)]
 
 

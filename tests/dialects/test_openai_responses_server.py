@@ -18,12 +18,12 @@ from tests.dialects.openai_responses_cases import (
 )
 from toolgate.conversation.errors import InvalidRequest, RateLimited, UpstreamRejected, UpstreamUnavailable
 from toolgate.conversation.events import (
-    Finish,
     FinishReason,
     ModelResponse,
     PartDelta,
     PartEnd,
     PartStart,
+    RunEnd,
     RunEvent,
     StepEnd,
     StepStart,
@@ -32,11 +32,11 @@ from toolgate.conversation.events import (
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import (
     Media,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -84,7 +84,7 @@ ANSWERS: dict[str, tuple[tuple[Part, ...], FinishReason]] = {
         (Reasoning("Hm."), Text("Look:"), WEATHER, ToolCall(ID2, "get_weather", "{}"), Text("So.")),
         "tool_calls",
     ),
-    "a refusal": ((ModelRefusal("No."),), "stop"),
+    "a refusal": ((RefusalPart("No."),), "stop"),
     "a freeform call": ((ToolCall(ID1, "patch", "*** Begin", freeform=True),), "tool_calls"),
     "cut off in text": ((Text("Hel"),), "length"),
     "cut off in thought": ((Reasoning("Hm"),), "length"),
@@ -119,7 +119,7 @@ def run(parts: tuple[Part, ...], reason: FinishReason) -> list[RunEvent]:
     events: list[RunEvent] = [StepStart()]
     for part in parts:
         events += unfold_part(part)
-    return [*events, StepEnd(reason, USAGE), Finish(reason, USAGE)]
+    return [*events, StepEnd(reason, USAGE), RunEnd(reason, USAGE)]
 
 
 def streamed(parts: tuple[Part, ...], reason: FinishReason = "stop", request: Any = REQUEST) -> bytes:
@@ -240,7 +240,7 @@ def test_every_event_leaves_in_one_piece_when_it_is_known() -> None:
 
 def test_a_part_without_deltas_is_sent_in_one() -> None:
     encoder = ResponsesStreamEncoder(REQUEST, REPLY)
-    events: list[RunEvent] = [StepStart(), PartStart(Text("")), PartEnd(Text("Hello")), Finish("stop", USAGE)]
+    events: list[RunEvent] = [StepStart(), PartStart(Text("")), PartEnd(Text("Hello")), RunEnd("stop", USAGE)]
     stream = b"".join([encoder.encode(event) for event in events])
     assert [event["delta"] for event in decode_events(stream) if "delta" in event] == ["Hello"]
 

@@ -26,8 +26,8 @@ from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Text, ToolCall
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.shared_codec import NAME
-from toolgate.wire.sse import SseDecoder
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
+from toolgate.wire.sse_decoder import SseDecoder
 
 REQUEST = DIALECT.server.decode_request(
     {
@@ -88,8 +88,8 @@ def test_the_answer_is_over_with_its_last_event_whatever_the_socket_does() -> No
     for frame in SseDecoder().feed(created() + completed(message("a"))):
         decoder.feed(frame)
     assert decoder.done
-    assert decoder.feed(StreamFrame(None, b"[DONE]")) == []
-    assert decoder.feed(StreamFrame(None, b"late nonsense")) == []
+    assert decoder.feed(ReceivedStreamFrame(None, b"[DONE]")) == []
+    assert decoder.feed(ReceivedStreamFrame(None, b"late nonsense")) == []
 
 
 def test_four_thousand_tiny_deltas_make_one_call() -> None:

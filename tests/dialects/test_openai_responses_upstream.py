@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from tests.dialects.openai_responses_cases import CITY, ID1, ID2, WEATHER
+from toolgate.conversation.call_ids import portable_id
 from toolgate.conversation.errors import InvalidRequest, UpstreamRejected, UpstreamUnavailable
-from toolgate.conversation.ids import portable_id
 from toolgate.conversation.message import (
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -79,7 +79,7 @@ def test_an_assistants_turn_becomes_items_in_order() -> None:
     signature = ReasoningSignature(
         NAME, {"encrypted_content": "gAAA", "summary": [{"type": "summary_text", "text": "Hm."}]}
     )
-    assert items(Reasoning("Hm.", signature), Text("Look."), WEATHER, ModelRefusal("No.")) == [
+    assert items(Reasoning("Hm.", signature), Text("Look."), WEATHER, RefusalPart("No.")) == [
         {"type": "reasoning", "encrypted_content": "gAAA", "summary": [{"type": "summary_text", "text": "Hm."}]},
         {"type": "message", "role": "assistant", "content": "Look."},
         {"type": "function_call", "call_id": ID1, "name": "get_weather", "arguments": CITY},

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.upstreams.peers.peer_server import reference
+from tests.upstreams.stateful_chat.peer_server import reference
 
 TOKEN = "secret"
 

@@ -19,8 +19,8 @@ from toolgate.conversation.message import (
     plain_text,
 )
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
+from toolgate.engine.client_visible_events import AlreadySentCalls, Presentation
 from toolgate.engine.ports import CallTraits, Model
-from toolgate.engine.presenter import Presentation, ShownCalls
 from toolgate.engine.run_limits import RunLimits
 from toolgate.engine.tool_loop import (
     EMPTY_ANSWER_PROMPT,
@@ -401,11 +401,11 @@ async def test_a_resumed_run_emits_only_what_the_client_missed_and_continues_its
     ours = ToolCall("call_ours", "clock", "{}", "gateway")
     earlier = Message("assistant", (Text("Look."), ours)), Message("tool", (ToolResult("call_ours", (Text("noon"),)),))
     native = Presentation(native_tools=True)
-    missed = EarlierAttempts(earlier, usage=Usage(5, 5), shown=ShownCalls(begun=frozenset({"call_ours"})))
+    missed = EarlierAttempts(earlier, usage=Usage(5, 5), shown=AlreadySentCalls(begun=frozenset({"call_ours"})))
     answer = await answer_of(ToolLoop(ScriptedModel(["Noon."]), Box(), Notes(), native, history=missed))
     assert [type(part) for part in answer.parts] == [ToolResult, Text]
     assert answer.usage == Usage(5, 5)
-    known = EarlierAttempts(earlier, shown=ShownCalls(frozenset({"call_ours"}), frozenset({"call_ours"})))
+    known = EarlierAttempts(earlier, shown=AlreadySentCalls(frozenset({"call_ours"}), frozenset({"call_ours"})))
     answer = await answer_of(ToolLoop(ScriptedModel(["Noon."]), Box(), Notes(), native, history=known))
     assert [type(part) for part in answer.parts] == [Text]
 

@@ -13,7 +13,7 @@ import trustme
 
 from tests.node import npm_ci, run_node
 from tests.stage import MEMORY, QUIET, in_a_thread, served
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, Secret, ServerSettings
 from toolgate.config.settings import KeySettings
 

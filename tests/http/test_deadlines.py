@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from tests.http.raw_client import HANG_SECONDS, Client, DrivenLoop, Served, TrivialApp, request, served, until
-from toolgate.http import half_close
+from toolgate.http import half_close_probe
 from toolgate.http.request_reader import HEAD
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -131,18 +131,22 @@ def test_an_application_may_take_longer_than_any_limit_of_the_client() -> None:
 
 def test_silent_and_slow_connections_are_closed_while_a_normal_client_is_answered() -> None:
     """fault: C6"""
-    with served(TrivialApp(), head_seconds=0.5, body_idle_seconds=0.5) as server, contextlib.ExitStack() as clients:
-        for number in range(200):
-            client = clients.enter_context(Client(server.port))
-            begun_body, begun_head, silent = request("POST", "/", "Content-Length: 9"), b"GET / HTTP/1.1\r\nX-A", b""
+    times = {"head_seconds": HOUR, "body_idle_seconds": HOUR, "keep_alive_seconds": 3 * HOUR}
+    with served(TrivialApp(), DrivenLoop, **times) as server, contextlib.ExitStack() as clients:
+        slow = [clients.enter_context(Client(server.port)) for _ in range(200)]
+        begun_body, begun_head, silent = request("POST", "/", "Content-Length: 9"), b"GET / HTTP/1.1\r\nX-A", b""
+        for number, client in enumerate(slow):
             client.send((begun_body, begun_head, silent)[number % 3])
-        until(lambda: server.connections == 200)
         normal = clients.enter_context(Client(server.port))
-        deadline = time.monotonic() + HANG_SECONDS
-        while server.connections > 1:
+        until(lambda: server.connections == 201)
+        for _ in range(2):
             normal.get()
             assert normal.read() == (200, b"hello")
-            assert time.monotonic() < deadline, "they stay"
+            server.advance(HOUR)
+        for client in slow:
+            client.rest()  # ends
+        normal.get()
+        assert normal.read() == (200, b"hello")
 
 
 @pytest.fixture
@@ -251,7 +255,7 @@ def test_an_answer_that_begins_after_the_half_close_needs_no_probe() -> None:
         client.get("/late")
         app.seen.get(timeout=HANG_SECONDS)
         client.half_close()
-        until(lambda: any(one._half_close for one in server.open))
+        until(lambda: any(one._client_probe for one in server.open))
         app.release.set()
         assert client.read_head()[0] == 200
         assert client.rest() == b"6\r\nfirst;\r\n4\r\nlast\r\n0\r\n\r\n"
@@ -285,7 +289,7 @@ def test_a_departure_is_seen(path: str, depart: Callable[[Client], None], loop_f
 
 def test_the_departure_of_an_http_1_0_client_is_seen_without_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """fault: C1, C4"""
-    monkeypatch.setattr(half_close, "_PROBE_AFTER", HOUR)
+    monkeypatch.setattr(half_close_probe, "_PROBE_AFTER", HOUR)
     app = TrivialApp()
     with served(app) as server, Client(server.port) as client:
         client.send(b"GET /hold HTTP/1.0\r\n\r\n")

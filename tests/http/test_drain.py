@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.http.raw_client import HANG_SECONDS, Client, TrivialApp, request, served, until
-from toolgate.conversation.errors import GatewayError
+from toolgate.conversation.errors import InternalGatewayError
 from toolgate.http.listener import listening
 from toolgate.http.request_reader import HEAD
 
@@ -236,7 +236,7 @@ async def test_an_application_that_cannot_start_leaves_nothing_behind(caplog: py
         raise ValueError("no database")
 
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(GatewayError, match="did not start"):
+    with pytest.raises(InternalGatewayError, match="did not start"):
         async with listening(broken):
             pass
     assert len(os.listdir("/proc/self/fd")) == before

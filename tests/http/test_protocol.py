@@ -12,7 +12,7 @@ import pytest
 from tests.http.raw_client import Client, TrivialApp, request, served
 from tests.http.websocket_server import with_keys
 from tests.stage import Player
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import KeySettings, Secret
 from toolgate.http import evictions
 from toolgate.http.connection_task import ConnectionTask

@@ -11,10 +11,10 @@ from tests.http.websocket_server import websocket_server
 from toolgate.auth.authenticator import Authenticator
 from toolgate.config import Config
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import AdmittedHttpRequest, Application, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, Application, HttpRoute
 from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
 
@@ -119,7 +119,7 @@ async def test_a_response_that_is_cut_off_closes_its_connection_and_is_no_failur
 
     config, errors = Config(), OPENAI_CHAT.server
     telemetry = Telemetry(Logger("error"), Metrics())
-    endpoints = [Endpoint("GET", "/begin", begin, errors, scope=None)]
+    endpoints = [HttpRoute("GET", "/begin", begin, errors, scope=None)]
     app = Application(endpoints, {"/": errors}, Authenticator(()), OriginPolicy(config), telemetry)
     started = Noting()
 

@@ -9,7 +9,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.stage import QUIET, Player, upstream_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config
 from toolgate.http.listener import Listener
 from toolgate.http.request_limits import RequestLimits

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tests.laws.gateway import DIALECTS, Served
-from toolgate.conversation.events import Finish, FinishReason, ModelResponse, PartDelta, RunEvent, Usage
+from toolgate.conversation.events import FinishReason, ModelResponse, PartDelta, RunEnd, RunEvent, Usage
 from toolgate.conversation.fold import unfold
 from toolgate.conversation.message import Part, ToolCall
 from toolgate.conversation.request import ModelRequest
@@ -33,7 +33,7 @@ def streamed(dialect: str, *parts: Part, times: int = 1, pieces: int = 1) -> Ser
     """An answer as a stream in which every delta comes so many times, sent in so many pieces."""
     response = _response(parts)
     encoder = _HALVES[dialect].server.encoder(ModelRequest("m", (), stream=True), _REPLY)
-    events: list[RunEvent] = [*unfold(response), Finish(response.reason, _USAGE)]
+    events: list[RunEvent] = [*unfold(response), RunEnd(response.reason, _USAGE)]
     frames = [encoder.encode(event) * (times if isinstance(event, PartDelta) else 1) for event in events]
     body = b"".join(frames)
     size = -(-len(body) // pieces)

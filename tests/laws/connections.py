@@ -18,8 +18,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from tests.stage import Player
-from toolgate.app.asgi_app import Toolgate
-from toolgate.app.startup import open_storage
+from toolgate.app.reloadable_asgi_app import Toolgate
+from toolgate.app.startup_helpers import open_storage
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import LogSettings, ServerSettings
 from toolgate.http.protocol import HttpListenerState, HttpProtocol

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tests.laws.sdk_fields import APIS, Api, FieldCase, cases
 from tests.stage import UPSTREAMS, gateway_config, in_a_thread
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.http.listener import listening
 
 Outcome: TypeAlias = Literal["yes", "mapped", "here", "default", "warning", "refused", "silent"]

@@ -169,7 +169,10 @@ class Gateway:
         models.append({"name": "promoted", "upstream": "openai_chat", "promote": True, "retries": 0})
         return {
             "server": {"port": 0},
-            "keys": [{"name": "law", "key": KEY, "scopes": ["chat", "tools", "admin"]}],
+            # With a limit that is never reached, so that every body is searched for what it may use.
+            "keys": [
+                {"name": "law", "key": KEY, "scopes": ["chat", "tools", "admin"], "tokens_per_minute": 1_000_000_000}
+            ],
             "upstreams": {
                 name: {"dialect": name, "base_url": base, "breaker": {"failures": 0}} for name, base in bases.items()
             },

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from tests.laws.loop import PERIOD, MeasuredLoop, Monitor, encoded
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.app.serve import listener_options
-from toolgate.app.startup import tune_garbage_collector
+from toolgate.app.startup_helpers import tune_garbage_collector
 from toolgate.config import load
 from toolgate.http.listener import serve
 

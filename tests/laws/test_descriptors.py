@@ -31,7 +31,7 @@ from toolgate.mcp.protocol.transport import McpError
 from toolgate.tools.authoring.loading import ToolImportTarget
 from toolgate.tools.builtin.command import CommandTool
 from toolgate.tools.builtin.granted_folders import GrantedFolders
-from toolgate.tools.tool import ToolCallInput, ToolFailure
+from toolgate.tools.tool import ToolCallFailed, ToolCallInput
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.pool import ToolWorkerPool
 from toolgate.tools.workers.process import WorkerLimits
@@ -182,7 +182,7 @@ class Case:
         assert done, "it waits for ever"
         work.close()  # unless it was cancelled before it began, it has ended
         error = None if task.cancelled() else task.exception()
-        expected = (ToolFailure, EngineFault, McpError, OSError)
+        expected = (ToolCallFailed, EngineFault, McpError, OSError)
         assert error is None or isinstance(error, expected), repr(error)
 
 
@@ -192,7 +192,7 @@ async def _awaited(step: Awaitable[Any]) -> Any:
 
 async def python_tool(case: Case) -> None:
     pool = ToolWorkerPool(WorkerLimits(workers=2, grace=0.01))
-    question = frames.ToolWorkerDescribeFrame(ToolImportTarget("none", path="/none"))
+    question = frames.ToolWorkerDescribeRequestFrame(ToolImportTarget("none", path="/none"))
     await asyncio.gather(*[case.cancelled(pool.request(question)) for _ in range(2)])
     await case.cancelled(pool.aclose())
     await pool.aclose()

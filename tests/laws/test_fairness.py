@@ -19,7 +19,7 @@ from tests.api.http_client import CLIENTS, PATHS, body
 from tests.app.test_faults import GOOD_WHOLE
 from tests.stage import MEMORY, QUIET
 from tests.upstreams.transport.faulty import Faulty, Peer
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig, UpstreamConfig
 from toolgate.config.settings import ServerSettings
 from toolgate.engine.json_thread import run_in_thread

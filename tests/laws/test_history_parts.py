@@ -21,8 +21,8 @@ from tests.laws.fields import RecordingUpstream
 from tests.laws.sdk_fields import PIXEL
 from tests.stage import UPSTREAMS, gateway_config, in_a_thread
 from tests.upstreams.local.scripted import user
-from tests.upstreams.peers.peer_server import reference
-from toolgate.app.asgi_app import Toolgate
+from tests.upstreams.stateful_chat.peer_server import reference
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import ModelConfig, Secret, TargetConfig, UpstreamConfig
 from toolgate.conversation.message import REASONING_DROPPED, Message, Opaque, Reasoning
 from toolgate.conversation.request import ModelRequest

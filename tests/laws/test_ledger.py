@@ -25,7 +25,7 @@ from tests.databases import Postgres
 from tests.laws.metered_upstream import INPUT, OUTPUT, TOOL, Case, MeteredUpstream
 from tests.stage import QUIET
 from tests.upstreams.transport.faulty import Faulty
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, KeySettings, ModelConfig, Secret, TargetConfig, UpstreamConfig
 from toolgate.config.settings import KeyBudgetSettings, PriceSettings, ServerSettings
 from toolgate.http.listener import listening

@@ -29,10 +29,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.auth import stored_key_cache
 from toolgate.config import ConfigError, load
-from toolgate.http.application import Endpoint
+from toolgate.http.application import HttpRoute
 from toolgate.http.listener import listening
 
 SCOPES = ("chat", "tools", "admin")
@@ -246,7 +246,7 @@ class Served:
     async def aclose(self) -> None:
         await self._listening.__aexit__(None, None, None)
 
-    async def refusals(self, knocks: Sequence[tuple[Endpoint, str | None]]) -> list[int]:
+    async def refusals(self, knocks: Sequence[tuple[HttpRoute, str | None]]) -> list[int]:
         """The statuses of all these requests; what is let in may break off the rest."""
         reader, writer = await asyncio.open_connection(self._url.hostname, self._url.port)
         statuses: list[int] = []
@@ -263,7 +263,7 @@ class Served:
         await writer.wait_closed()
         return statuses
 
-    def _request(self, endpoint: Endpoint, secret: str | None) -> bytes:
+    def _request(self, endpoint: HttpRoute, secret: str | None) -> bytes:
         path = endpoint.path.replace("{}", "nothing")
         key = f"x-api-key: {secret}\r\n" if secret else ""
         body = "content-type: application/json\r\ncontent-length: 2\r\n\r\n{}" if endpoint.method == "POST" else "\r\n"

@@ -1,7 +1,7 @@
 """Memory law: what a client sent is freed when it has been answered, without waiting for the garbage collector.
 
-The server collects garbage seldom (`app/startup.py`). A reference cycle around a large body is therefore a leak for as long
-as a client likes: sixty refused bodies of 10 MB took 1.6 GB.
+The server collects garbage seldom (`app/startup_helpers.py`). A reference cycle around a large body is therefore a leak
+for as long as a client likes: sixty refused bodies of 10 MB took 1.6 GB.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.bridge.gateway import gateway
 from tests.bridge.scripted_editor import GPT, editor
 from tests.http.websocket_server import websocket_server
 from tests.stage import Stage, gateway_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import ModelConfig, TargetConfig
 from toolgate.http.listener import listening
 

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from tests.api.http_client import CLIENTS, PATHS, HttpConnection, HttpResponse, body
 from tests.stage import UPSTREAMS, Player, gateway_config, in_a_thread, upstream_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import ModelConfig, TargetConfig
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.events import ModelResponse

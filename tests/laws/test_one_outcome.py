@@ -24,9 +24,9 @@ from tests.laws.client_readers import Outcome, outcome
 from tests.laws.whole_answers import WHOLE
 from tests.stage import UPSTREAMS, gateway_config, in_a_thread
 from tests.upstreams.transport.faulty import Faulty, Peer, chunked, whole
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.conversation.arguments import is_object
-from toolgate.conversation.message import ModelRefusal, Reasoning, Text, ToolCall
+from toolgate.conversation.message import Reasoning, RefusalPart, Text, ToolCall
 from toolgate.http.listener import listening
 
 NAMES = ("get_weather", "get_time")
@@ -47,7 +47,7 @@ def _of_responses() -> list[Quirk]:
             quirk.reason,
             quirk.usage,
             "".join([part.text for part in parts if isinstance(part, Reasoning)]),
-            "".join([part.text for part in parts if isinstance(part, ModelRefusal)]),
+            "".join([part.text for part in parts if isinstance(part, RefusalPart)]),
         )
         if quirk.name not in UNDECLARED:
             found.append(Quirk(quirk.name, quirk.stream, None if quirk.fails else emitted, quirk.fails))

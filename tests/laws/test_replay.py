@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai import OpenAI
 
 from tests.stage import Stage
-from toolgate.conversation.message import ModelRefusal, Part, Reasoning, ReasoningSignature, Text, ToolCall
+from toolgate.conversation.message import Part, Reasoning, ReasoningSignature, RefusalPart, Text, ToolCall
 
 TOOL = "look_up"
 PROOFS = ("signature", "data", "encrypted_content")
@@ -164,7 +164,7 @@ CLIENTS: dict[str, Any] = {"chat": ChatClient, "messages": MessagesClient, "resp
 def essence(part: Part) -> tuple[Any, ...]:
     """What must come back of a part."""
     match part:
-        case Text(text) | ModelRefusal(text):
+        case Text(text) | RefusalPart(text):
             return "text", text
         case Reasoning(text, signature):
             proof = [(name, value) for name, value in (signature.fields if signature else {}).items() if name in PROOFS]

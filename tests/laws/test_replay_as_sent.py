@@ -18,7 +18,7 @@ from tests.api.http_client import CLIENTS, PATHS, HttpConnection, HttpResponse, 
 from tests.dialects import anthropic_cases, openai_responses_cases
 from tests.stage import UPSTREAMS, gateway_config, in_a_thread
 from tests.upstreams.transport.faulty import Faulty, Peer, chunked, whole
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.http.listener import listening
 
 TOOL = "look_up"

@@ -17,7 +17,7 @@ import pytest
 from tests.api.http_client import CLIENTS, PATHS, ask, body
 from tests.dialects.test_laws import DIALECTS, REPLY, question, streamed
 from tests.upstreams.transport.faulty import Faulty, Peer, head, whole
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, KeySettings, ModelConfig, Secret, TargetConfig, UpstreamConfig
 from toolgate.config.settings import BreakerSettings, KeyBudgetSettings, PriceSettings, ServerSettings
 from toolgate.conversation.events import ModelResponse, Usage

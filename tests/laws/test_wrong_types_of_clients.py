@@ -15,7 +15,7 @@ from tests.api.http_client import HttpConnection, HttpResponse
 from tests.laws.fields import RecordingUpstream
 from tests.laws.test_wrong_types import places
 from tests.stage import UPSTREAMS, gateway_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, KeySettings, ModelConfig, Secret, TargetConfig
 from toolgate.http.listener import listening
 
@@ -70,7 +70,7 @@ ITEMS = [
         "content": [{"type": "output_text", "text": "b", "annotations": [{"type": "url_citation", "url": "x"}]}],
     },
     {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "x"},
-    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": '{"a":1}'},
+    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": '{"a":1}', "namespace": "n"},
     {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "3"}]},
     {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "i"},
     {"type": "custom_tool_call_output", "call_id": "c2", "output": "o"},
@@ -114,6 +114,7 @@ MESSAGES = {
                     "content": [{"type": "text", "text": "r"}],
                 },
                 {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+                {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": "AAAA"}},
             ],
         },
     ],
@@ -170,6 +171,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/keys": KEY,
     "/mcp": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL},
 }
+STREAMED = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate")
 WITHOUT_MODEL = frozenset(("/v1/conversations", "/v1/tools", "/v1/keys", "/mcp"))
 
 
@@ -201,17 +203,21 @@ async def send(caller: HttpConnection, path: str, body: dict[str, Any], number: 
     return await caller.response()
 
 
-@pytest.mark.parametrize("path", REQUESTS)
-async def test_values_of_wrong_types_are_the_clients_fault(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "request_body"),
+    [*REQUESTS.items(), *[(path, {**REQUESTS[path], "stream": True}) for path in STREAMED]],
+    ids=[*REQUESTS, *[f"{path} streamed" for path in STREAMED]],
+)
+async def test_values_of_wrong_types_are_the_clients_fault(path: str, request_body: dict[str, Any]) -> None:
     async with (
         RecordingUpstream().listening() as upstream,
         listening(Toolgate(config_of(upstream))) as url,
         HttpConnection(url) as caller,
     ):
         for number in range(len(MODELS)):
-            right = await send(caller, path, REQUESTS[path], number)
+            right = await send(caller, path, request_body, number)
             assert right.status in (200, 201) or (number and right.status == 409), right.body
-        for number, body in enumerate(wrong(REQUESTS[path])):
+        for number, body in enumerate(wrong(request_body)):
             received = await send(caller, path, body, number)
             assert received.status != 500, (body, received.body)
             assert b"internal error" not in received.body, (body, received.body)

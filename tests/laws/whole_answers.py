@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from toolgate.wire.sse import SseDecoder
+from toolgate.wire.sse_decoder import SseDecoder
 
 Body = dict[str, Any]
 

@@ -22,16 +22,16 @@ from toolgate.dialects.ollama import DIALECT as OLLAMA
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine.run_limits import Price
-from toolgate.http.application import Application, Endpoint
+from toolgate.http.application import Application, HttpRoute
 from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
 from toolgate.limits import KeyLimits, LocalBudgets, LocalCounters, RateLimitReservation
 from toolgate.limits.admission import AdmissionControl
-from toolgate.limits.idempotency import Idempotency, IdempotencyLimits
+from toolgate.limits.idempotency import Idempotency, IdempotencyPollingLimits
 from toolgate.storage.database import Database
 from toolgate.storage.idempotency import IdempotencyStore
 from toolgate.storage.spending import SpendingStore
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
 from toolgate.testing import Entry, ScriptedModel
@@ -62,8 +62,16 @@ class WatchedCounters(LocalCounters):
 class LimitedServer:
     """A server with limits, its model, budgets and counters."""
 
-    def __init__(self, url: str, model: ScriptedModel, budgets: LocalBudgets, counters: WatchedCounters) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: ScriptedModel,
+        budgets: LocalBudgets,
+        counters: WatchedCounters,
+        admission: AdmissionControl,
+    ) -> None:
         self.url = url
+        self.admission = admission
         self.model = model
         self.budgets = budgets
         self.counters = counters
@@ -81,14 +89,14 @@ class LimitedServer:
             return await caller.response()
 
 
-def _endpoints(conversations: ChatHandler) -> list[Endpoint]:
+def _endpoints(conversations: ChatHandler) -> list[HttpRoute]:
     paths = {
         "/v1/chat/completions": OPENAI_CHAT,
         "/v1/responses": OPENAI_RESPONSES,
         "/v1/messages": ANTHROPIC,
         "/api/chat": OLLAMA,
     }
-    return [Endpoint("POST", path, conversations.handler(one), one.server) for path, one in paths.items()]
+    return [HttpRoute("POST", path, conversations.handler(one), one.server) for path, one in paths.items()]
 
 
 def _limited(key: KeySettings, limits: KeyLimits) -> KeySettings:
@@ -108,9 +116,9 @@ async def limited_server(
     limits: dict[str, KeyLimits] | None = None,
     *,
     path: Path | None = None,
-    idempotency: IdempotencyLimits = IdempotencyLimits(),  # noqa: B008  # an immutable value
+    idempotency: IdempotencyPollingLimits = IdempotencyPollingLimits(),  # noqa: B008  # an immutable value
     lease: float = 30.0,
-    more: Sequence[Endpoint] = (),
+    more: Sequence[HttpRoute] = (),
     **options: Any,
 ) -> AsyncIterator[LimitedServer]:
     """Serve the four dialects and GET /v1/keys."""
@@ -136,6 +144,6 @@ async def limited_server(
             await send({"type": f"lifespan.{event}.complete"})
 
     async with listening(served) as url:
-        yield LimitedServer(url, model, budgets, counters)
+        yield LimitedServer(url, model, budgets, counters, watch)
     await budgets.aclose()
     await database.aclose()

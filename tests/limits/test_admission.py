@@ -1,6 +1,7 @@
 """Limits of keys over HTTP: who is refused, in which words, and what is given back (spec: E5, C7; fault: M3, M4, L2)."""
 
 import asyncio
+import json
 import re
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.http.asgi_types import Message
 from toolgate.http.exchange import HttpExchange
 from toolgate.http.request_cycle import RESPONSE
@@ -205,6 +206,58 @@ async def test_what_a_request_may_write_is_held_back_while_it_runs(client: str) 
         assert server.budgets.spent("ann", "month") == pytest.approx(0.9)
 
 
+HIDING: dict[str, Any] = {
+    "a float": '"max_tokens":150000.0',
+    "a wrong type in another API's field": '"max_tokens":150000,"options":[]',
+    "a wrong type in another API's limit": '"max_tokens":150000,"max_output_tokens":"x"',
+    "a float beside it": '"max_tokens":150000,"n":1.0',
+    "half a surrogate pair": '"max_tokens":150000,"user":"\\ud83d"',
+}
+
+
+@pytest.mark.parametrize("how", HIDING)
+async def test_nothing_hides_what_a_request_may_write(how: str) -> None:
+    """A field that was not as expected made the reservation that of a request without limits. (fault: M4)"""
+    go, dear = asyncio.Event(), ModelResponse((Text("Long."),), "stop", Usage(0, 150_000))
+    async with (
+        limited_server([dear] * 10, {"ann": KeyLimits(budget=KeyBudget(1.0))}, pace=go.wait) as server,
+        asyncio.timeout(60),
+    ):
+        payload = json.dumps(body("openai_chat", "m", True))[:-1] + f",{HIDING[how]}}}"
+        asked = [asyncio.create_task(server.ask(CHAT, payload.encode())) for _ in range(10)]
+        waiting = set(asked)
+        while len(waiting) > 3:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        go.set()
+        assert sorted([(await one).status for one in asked]) == [200] * 3 + [429] * 7
+
+
+@pytest.mark.parametrize("more", [{"max_tokens": 10**400}, {"max_tokens": 10**9, "n": 10**300}])
+async def test_a_limit_beyond_any_number_is_no_crash(more: dict[str, Any]) -> None:
+    """The first request of a budget is admitted, whatever it may cost."""
+    async with limited_server([ANSWER], {"ann": KeyLimits(budget=KeyBudget(1.0))}) as server:
+        assert (await server.ask(CHAT, body("openai_chat", "m", False, **more))).status in (200, 400)
+
+
+async def test_limits_may_be_taken_away_while_a_body_comes() -> None:
+    async with limited_server([ANSWER] * 2, {"ann": KeyLimits(tokens_per_minute=1_000_000)}) as server:
+        payload = json.dumps(body("openai_chat", "m", False)).encode()
+        host = server.url.removeprefix("http://")
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer ann-key\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(payload)}\r\n\r\n"
+        )
+        async with HttpConnection(server.url) as caller:
+            caller.writer.write(head.encode() + payload[:10])
+            await caller.writer.drain()
+            assert (
+                await server.ask(CHAT, body("openai_chat", "m", False), who="bob")
+            ).status == 200  # the head is read
+            server.admission.set_limits({})
+            caller.writer.write(payload[10:])
+            assert (await caller.response()).status == 200
+
+
 async def test_tokens_that_a_request_may_write_count_from_its_beginning() -> None:
     """(fault: M4)"""
     go = asyncio.Event()
@@ -252,7 +305,7 @@ async def test_tokens_of_a_run_of_many_steps_count_while_it_runs() -> None:
         call.record.usage = call.record.tally.usage
 
     kept = AdmissionControl(limits, counters, LocalBudgets(FakeSpendingStore()), lambda model: PRICE)
-    (limited,) = kept.wrap([Endpoint("POST", CHAT, handle, OPENAI_CHAT.server)])
+    (limited,) = kept.wrap([HttpRoute("POST", CHAT, handle, OPENAI_CHAT.server)])
     exchange = HttpExchange({**SCOPE, "headers": [(b"content-length", b"0")]}, _nothing_sent, _nothing_taken)
     exchange._peeked = b""
     caller = authenticator.Caller("ann", frozenset({"chat"}))

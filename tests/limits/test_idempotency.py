@@ -16,13 +16,13 @@ from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.openai_chat import DIALECT
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.limits import KeyLimits
-from toolgate.limits.idempotency import IdempotencyLimits
+from toolgate.limits.idempotency import IdempotencyPollingLimits
 from toolgate.storage.database import Database
 from toolgate.storage.idempotency import (
     IdempotencyClaimGranted,
-    IdempotencyKeyInUse,
+    IdempotencyClaimPending,
     IdempotencyStore,
     StoredIdempotentAnswer,
 )
@@ -181,7 +181,7 @@ async def test_a_request_that_waits_too_long_gets_a_retry_after() -> None:
         await go_on.wait()
         return ANSWER
 
-    async with limited_server([slow], idempotency=IdempotencyLimits(wait=0.05)) as server:
+    async with limited_server([slow], idempotency=IdempotencyPollingLimits(wait=0.05)) as server:
         first = asyncio.create_task(server.ask(CHAT, QUESTION, KEY))
         await begun.wait()
         second = await server.ask(CHAT, QUESTION, KEY)
@@ -199,7 +199,7 @@ async def test_an_answer_on_another_node_is_waited_for(tmp_path: Path) -> None:
         await go_on.wait()
         return ANSWER
 
-    path, terms = tmp_path / "t.db", IdempotencyLimits(poll=0.01)
+    path, terms = tmp_path / "t.db", IdempotencyPollingLimits(poll=0.01)
     async with (
         limited_server([slow], path=path, idempotency=terms) as one,
         limited_server([], path=path, idempotency=terms) as two,
@@ -214,12 +214,14 @@ async def test_an_answer_on_another_node_is_waited_for(tmp_path: Path) -> None:
 async def test_what_a_crash_left_unfinished_is_taken_over_and_carried_out_once(tmp_path: Path) -> None:
     """The first node claims and is never heard of again. (fault: M2)"""
     path, heard_of = tmp_path / "t.db", StoredIdempotentAnswer(200, [], b"never")
-    async with limited_server([ANSWER], path=path, lease=0.3, idempotency=IdempotencyLimits(poll=0.01)) as server:
+    async with limited_server(
+        [ANSWER], path=path, lease=0.3, idempotency=IdempotencyPollingLimits(poll=0.01)
+    ) as server:
         database = Database(path)
         dead = IdempotencyStore(database, lease=0.3)
         digest = sha256(b"\0".join((CHAT.encode(), b"", msgspec.json.encode(QUESTION)))).digest()
         assert await dead.claim("ann", "k1", digest, "dead", b"s") == IdempotencyClaimGranted()
-        assert await dead.claim("ann", "k1", digest, "other", b"s") == IdempotencyKeyInUse()
+        assert await dead.claim("ann", "k1", digest, "other", b"s") == IdempotencyClaimPending()
         response = await asyncio.gather(*[server.ask(CHAT, QUESTION, KEY) for _ in range(10)])
         assert {one.status for one in response} == {200}
         assert len({one.body for one in response}) == 1
@@ -247,7 +249,9 @@ async def test_a_server_that_was_killed_in_the_middle_leaves_its_requests_to_the
         if server.returncode is None:
             server.kill()
             await server.wait()
-    async with limited_server([ANSWER], path=path, lease=0.5, idempotency=IdempotencyLimits(poll=0.05)) as restarted:
+    async with limited_server(
+        [ANSWER], path=path, lease=0.5, idempotency=IdempotencyPollingLimits(poll=0.05)
+    ) as restarted:
         response = await asyncio.gather(*[restarted.ask(CHAT, QUESTION, KEY) for _ in range(20)])
         assert {one.status for one in response} == {200}
         assert len({one.body for one in response}) == len(restarted.model.requests) == 1
@@ -261,7 +265,7 @@ async def test_a_long_execution_keeps_its_claim() -> None:
         await go_on.wait()
         return ANSWER
 
-    async with limited_server([slow], lease=0.15, idempotency=IdempotencyLimits(poll=0.01)) as server:
+    async with limited_server([slow], lease=0.15, idempotency=IdempotencyPollingLimits(poll=0.01)) as server:
         first = asyncio.create_task(server.ask(CHAT, QUESTION, KEY))
         await begun.wait()
         second = asyncio.create_task(server.ask(CHAT, QUESTION, KEY))
@@ -275,7 +279,7 @@ async def test_a_long_execution_keeps_its_claim() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_too_large_to_keep_is_sent_once_and_not_made_again(stream: bool) -> None:
     question = body("openai_chat", "m", stream)
-    async with limited_server([ANSWER], idempotency=IdempotencyLimits(body_bytes=100)) as server:
+    async with limited_server([ANSWER], idempotency=IdempotencyPollingLimits(body_bytes=100)) as server:
         assert (await server.ask(CHAT, question, KEY)).status == 200
         again = await server.ask(CHAT, question, KEY)
         assert (again.status, again.json["error"]["code"]) == (409, "idempotency_not_replayable")
@@ -290,7 +294,7 @@ async def test_any_endpoint_that_takes_posts_can_be_made_idempotent() -> None:
         seen.append(await call.exchange.json())
         await call.exchange.respond(201, b"{}", [(b"x-more", b"yes")])
 
-    more = [Endpoint("POST", "/v1/tools", register, DIALECT.server, scope="admin")]
+    more = [HttpRoute("POST", "/v1/tools", register, DIALECT.server, scope="admin")]
     async with limited_server([], more=more) as server:
         response = [await server.ask("/v1/tools", {"name": "t"}, KEY, who="root") for _ in range(2)]
         assert [(one.status, one.headers["x-more"]) for one in response] == [(201, "yes")] * 2
@@ -313,7 +317,7 @@ async def test_responses_expire_after_a_day_and_a_clock_set_back_delays_no_reque
     store = IdempotencyStore(database, clock=lambda: now[0], steady=lambda: steady[0])
     assert await store.claim("ann", "k", b"d", "1", b"s") == IdempotencyClaimGranted()
     now[0] -= 3600
-    assert await store.claim("ann", "k", b"d", "2", b"s") == IdempotencyKeyInUse()
+    assert await store.claim("ann", "k", b"d", "2", b"s") == IdempotencyClaimPending()
     steady[0] += 30
     assert await store.claim("ann", "k", b"d", "2", b"s") == IdempotencyClaimGranted()
     assert not await store.keep("ann", "k", "1", StoredIdempotentAnswer(200, [], b"late"), b"s")
@@ -331,7 +335,7 @@ async def test_the_lease_of_a_dead_holder_is_not_waited_for() -> None:
     store = IdempotencyStore(database, lease=30.0, is_gone=lambda holder: holder == "dead")
     assert await store.claim("ann", "k1", b"digest", "dead", b"s") == IdempotencyClaimGranted()
     assert await store.claim("ann", "k1", b"digest", "alive", b"s") == IdempotencyClaimGranted()
-    assert await store.claim("ann", "k1", b"digest", "third", b"s") == IdempotencyKeyInUse()
+    assert await store.claim("ann", "k1", b"digest", "third", b"s") == IdempotencyClaimPending()
     assert not await store.keep("ann", "k1", "dead", StoredIdempotentAnswer(200, [], b"late"), b"s")
     await database.aclose()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 
 from tests.stage import served
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import load
 
 CONFIG = """

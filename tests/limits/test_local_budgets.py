@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.limits import KeyBudget, LocalBudgets
 from toolgate.limits.local_budgets import Sums
 
@@ -26,7 +26,7 @@ class FakeSpendingStore:
         self.batches += 1
         self.wrote.set()
         if self.broken:
-            raise Overloaded("no disk")
+            raise GatewayOverloaded("no disk")
         for at, amount in amounts.items():
             self.sums_by[at] = self.sums_by.get(at, 0.0) + amount
         return {at: self.sums_by[at] for at in amounts}
@@ -146,7 +146,7 @@ async def test_spending_that_cannot_be_written_is_written_next_time() -> None:
     budgets = LocalBudgets(store, every=0.001)
     budgets.spend("ann", 1.0)
     await store.wrote.wait()
-    with pytest.raises(Overloaded):
+    with pytest.raises(GatewayOverloaded):
         await budgets.aclose()
     assert budgets.spent("ann", "total") == 1.0
     store.broken = False

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.nodes import nodes
+from toolgate.change_notifications.notifier import CHANNEL, RedisChangeNotifier
 from toolgate.config import KeySettings, Secret
-from toolgate.pubsub.pubsub import CHANNEL, RedisPubSub
 
 pytest.importorskip("redis", reason="the tests of several nodes need `pip install redis`")
 
@@ -106,9 +106,9 @@ async def test_garbage_on_the_channel_does_not_end_the_listening() -> None:
     news = push(b"message", b"$10\r\nother name\r\n")
     redis.pushed = [push(b"message", b"$2\r\n\xff\xfe\r\n") + b":abc\r\n", news]
     async with redis.listening() as url:
-        pubsub = RedisPubSub(url)
+        notifier = RedisChangeNotifier(url)
         try:
-            async with asyncio.timeout(60), pubsub.subscribe("name") as event:
+            async with asyncio.timeout(60), notifier.subscribe("name") as event:
                 await event.wait()
         finally:
-            await pubsub.aclose()
+            await notifier.aclose()

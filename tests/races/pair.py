@@ -15,7 +15,7 @@ import msgspec
 from tests.api.http_client import HttpConnection, HttpResponse
 from tests.stage import Player, served, upstream_config
 from tests.workers.server_process import RunningServer, running_server
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.conversation.message import Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.testing import ScriptedModel

@@ -30,7 +30,7 @@ from toolgate.storage.database import Database
 from toolgate.storage.hidden_turns import HiddenTurnStore
 from toolgate.storage.idempotency import (
     IdempotencyClaimGranted,
-    IdempotencyKeyInUse,
+    IdempotencyClaimPending,
     IdempotencyStore,
     StoredIdempotentAnswer,
 )
@@ -201,10 +201,10 @@ async def test_a_request_under_a_key_is_carried_out_once(two: Two, whose: str, j
     assert await here.claim("ann", "k", b"d", "here", b"s") == IdempotencyClaimGranted()
     two.set(whose, jump)
     for _ in range(6):
-        assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyKeyInUse()
+        assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyClaimPending()
         two.wait(10)
         assert await here.renew("ann", "k", "here")
-    assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyKeyInUse()
+    assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyClaimPending()
     two.wait(31)
     assert await there.claim("ann", "k", b"d", "there", b"s") == IdempotencyClaimGranted(), "the other is dead"
     assert not await here.keep("ann", "k", "here", StoredIdempotentAnswer(200, [], b"late"), b"s")
@@ -280,7 +280,7 @@ def test_nothing_that_waits_asks_for_the_time_of_day() -> None:
         if re.search(r"\btime\.time\b|from time import .*\btime\b|datetime\.now", file.read_text())
     ]
     # A header names the time of day at which a limit resets, budgets are for days and months, ids of requests sort by it.
-    expected = ["limits/admission.py", "limits/local_budgets.py", "http/request_ids.py"]
+    expected = ["limits/admission.py", "limits/local_budgets.py", "http/request_id_generator.py"]
     assert found == expected, "all others are for a while"
 
 

@@ -11,14 +11,16 @@ from tests.runs.processes import WANTS, calling, server, until
 from toolgate.conversation.message import Part
 from toolgate.conversation.request import ModelRequest
 
-SETTINGS: dict[str, Any] = {
-    "runs": {"lease_seconds": 1, "look_seconds": 0.2},
-    "tools": {"approvals": {"default": "allow"}, "python": ["tools"]},
-}
+
+def settings(**runs: float) -> dict[str, Any]:
+    return {"runs": runs, "tools": {"approvals": {"default": "allow"}, "python": ["tools"]}}
 
 
 def test_a_node_that_wakes_up_late_does_not_run_its_pending_call(tmp_path: Path, postgres: Postgres) -> None:
-    """fault: M6: the other is in the middle of that very call, so that only the number of its claim tells them apart."""
+    """fault: M6: the other is in the middle of that very call, and has written the same steps.
+
+    The late node does not look at its leases in time, so that nothing but its steps can tell it what it has lost.
+    """
     places = [tmp_path / name for name in ("frozen", "other")]
     for place in places:
         place.mkdir()
@@ -32,8 +34,8 @@ def test_a_node_that_wakes_up_late_does_not_run_its_pending_call(tmp_path: Path,
 
     with (
         postgres.database() as storage,
-        server(places[0], storage, **SETTINGS) as frozen,
-        server(places[1], storage, **SETTINGS) as other,
+        server(places[0], storage, **settings(lease_seconds=120, look_seconds=60)) as frozen,
+        server(places[1], storage, **settings(lease_seconds=5, look_seconds=0.2)) as other,
     ):
         asked = frozen.play(slowly)
         other.play(calling("book"))

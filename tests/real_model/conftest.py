@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import LogSettings, ServerSettings
 from toolgate.http.listener import listening

@@ -22,7 +22,7 @@ import httpx
 from openai import OpenAI
 
 from tests.stage import Player, served, upstream_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.conversation.message import Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
 from toolgate.storage.database import Database

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from toolgate.app.runs import system_database
-from toolgate.conversation.errors import GatewayError, Overloaded
+from toolgate.conversation.errors import GatewayOverloaded, InternalGatewayError
 from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.executor import StepsLost
-from toolgate.runs.step_records import RunStepLog
+from toolgate.runs.step_records import DurableStepLog
 from toolgate.storage.runs import RunLeaseLost
 
-Work = Callable[[str, RunStepLog], Awaitable[None]]
+Work = Callable[[str, DurableStepLog], Awaitable[None]]
 
 
 async def opened(storage_url: str, work: Work, node: str = "n") -> DbosExecutor:
@@ -31,7 +31,7 @@ async def test_finished_steps_are_replayed_in_order_and_new_ones_follow(storage_
     seen: list[list[str]] = []
     done = asyncio.Event()
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         seen.append(list(steps.recorded))
         for number in range(2):
             await steps.keep("step", f"{len(seen)}.{number}")
@@ -54,7 +54,7 @@ async def test_concurrent_steps_are_all_stored(storage_url: str) -> None:
     seen: list[list[str]] = []
     done = asyncio.Event()
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         seen.append(list(steps.recorded))
         if len(seen) == 1:
             await asyncio.gather(*[steps.keep("step", str(number)) for number in range(8)])
@@ -75,9 +75,9 @@ async def test_an_execution_that_was_replaced_can_write_no_step(storage_url: str
     """fault: M6"""
     begun, replaced = asyncio.Event(), asyncio.Event()
     outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    attempts: list[RunStepLog] = []
+    attempts: list[DurableStepLog] = []
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         attempts.append(steps)
         if len(attempts) > 1:
             replaced.set()
@@ -103,7 +103,7 @@ async def test_an_execution_that_was_replaced_can_write_no_step(storage_url: str
 async def test_an_ended_run_is_not_executed_again_until_it_is_forgotten(tmp_path: Path) -> None:
     count, done = [0], asyncio.Event()
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         count[0] += 1
         await steps.keep("step", "1")
         done.set()
@@ -126,7 +126,7 @@ async def test_a_started_run_without_stored_steps_is_not_started_again(tmp_path:
     """spec: D3: the file with the steps was lost, and nobody knows what was done."""
     begun: list[str] = []
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         begun.append(id)
 
     executor = await opened(f"sqlite:///{tmp_path}/t.db", work)
@@ -137,11 +137,11 @@ async def test_a_started_run_without_stored_steps_is_not_started_again(tmp_path:
 
 
 async def test_a_process_has_one_executor(tmp_path: Path) -> None:
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         """Nothing to do."""
 
     first = await opened(f"sqlite:///{tmp_path}/a.db", work)
-    with pytest.raises(GatewayError, match="process"):
+    with pytest.raises(InternalGatewayError, match="process"):
         await opened(f"sqlite:///{tmp_path}/b.db", work)
     await first.aclose()
     second = await opened(f"sqlite:///{tmp_path}/b.db", work)
@@ -157,14 +157,14 @@ def test_steps_are_stored_beside_the_storage_unless_that_is_memory() -> None:
 
 async def test_a_step_that_cannot_be_stored_is_reported_as_unavailable_storage(tmp_path: Path) -> None:
     """fault: K-I: not as a crash of ours."""
-    raised: asyncio.Future[Overloaded] = asyncio.get_running_loop().create_future()
+    raised: asyncio.Future[GatewayOverloaded] = asyncio.get_running_loop().create_future()
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         with closing(sqlite3.connect(tmp_path / "t-runs.db")) as db:
             db.execute("DROP TABLE operation_outputs")
         try:
             await steps.keep("step", "a")
-        except Overloaded as error:
+        except GatewayOverloaded as error:
             raised.set_result(error)
 
     executor = await opened(f"sqlite:///{tmp_path}/t.db", work)

@@ -12,7 +12,7 @@ from tests.chaos.test_lines import socket_of
 from tests.databases import Postgres
 from toolgate.runs.dbos_executor import DbosExecutor
 from toolgate.runs.dbos_postgres_database import RETRY_SECONDS
-from toolgate.runs.step_records import RunStepLog
+from toolgate.runs.step_records import DurableStepLog
 
 OUTAGE_SECONDS = 20
 RECOVERY_SECONDS = 10
@@ -33,7 +33,7 @@ async def test_a_step_is_written_within_seconds_after_an_outage(
     monkeypatch.setattr(dbos._sys_db, "time", SimpleNamespace(**{**vars(time), "sleep": pause}))
     first, away, written = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         await steps.keep("step", "1")
         first.set()
         await away.wait()

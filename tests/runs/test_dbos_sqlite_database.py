@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from toolgate.runs.dbos_executor import DbosExecutor
-from toolgate.runs.step_records import RunStepLog
+from toolgate.runs.step_records import DurableStepLog
 
 
 async def open_and_close(file: Path) -> list[str]:
@@ -26,7 +26,7 @@ async def open_and_close(file: Path) -> list[str]:
     return problems
 
 
-async def nothing(id: str, steps: RunStepLog) -> None:
+async def nothing(id: str, steps: DurableStepLog) -> None:
     """The work of no run."""
 
 

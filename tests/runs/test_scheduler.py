@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.runs.executor import InProcessExecutor, RunExecutor
-from toolgate.runs.scheduler import EarlyEnd, RunAttempt, RunScheduler, SchedulerOptions
+from toolgate.runs.scheduler import EarlyEnd, LeasedRunScheduler, RunAttempt, SchedulerOptions
 from toolgate.storage.database import Database
 from toolgate.storage.runs import End, RunLeaseLost, RunStore, StoredRun
 
@@ -35,7 +35,7 @@ class WaitingHandler:
 
     async def stop(self, attempt: RunAttempt, how: EarlyEnd) -> None:
         self.stopped.append(how)
-        await self._end(attempt, "failed" if how == "lost" else how)
+        await self._end(attempt, "failed" if how == "lost" or how == "unreadable" else how)
 
     async def _end(self, attempt: RunAttempt, how: End) -> None:
         await self._database.change(self._store.ending(attempt.run.id, attempt.run.token, how))
@@ -51,7 +51,7 @@ class Node:
         self.store = RunStore(database, name, lease_seconds=0.3)
         self.handler = WaitingHandler(database, self.store)
         terms = SchedulerOptions(look_seconds=0.01, crashes=crashes)
-        self.scheduler = RunScheduler(
+        self.scheduler = LeasedRunScheduler(
             self.store, executor or InProcessExecutor(), self.handler, terms, self.problems.append
         )
         self.scheduler.open()
@@ -182,7 +182,7 @@ async def test_what_fails_at_every_poll_is_reported_once() -> None:
             attempts.append(1)
             if len(attempts) == 3:
                 third.set()
-            raise Overloaded("The storage is not available.")
+            raise GatewayOverloaded("The storage is not available.")
 
     attempts, third = list[int](), asyncio.Event()
     database = Database(None)

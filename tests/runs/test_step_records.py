@@ -4,7 +4,7 @@ from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
 from toolgate.runs.step_records import (
     CallFinishedStep,
-    CallRerunStep,
+    CallRerunApprovedStep,
     CallStartedStep,
     ModelAnswerStep,
     Step,
@@ -26,7 +26,7 @@ def test_stored_steps_are_decoded_and_a_missing_one_is_skipped() -> None:
     steps: list[Step] = [
         ModelAnswerStep(ANSWER, Usage(1, 2), 7),
         CallStartedStep("call_1"),
-        CallRerunStep("call_1"),
+        CallRerunApprovedStep("call_1"),
         CallFinishedStep(result(FIRST)),
     ]
     texts = [encode_step(step) for step in steps]
@@ -49,10 +49,11 @@ def test_a_call_counts_as_started_until_it_ends_or_is_to_be_repeated() -> None:
         == frozenset()
     )
     assert (
-        history_of([ModelAnswerStep(ANSWER), CallStartedStep("call_1"), CallRerunStep("call_1")]).started == frozenset()
+        history_of([ModelAnswerStep(ANSWER), CallStartedStep("call_1"), CallRerunApprovedStep("call_1")]).started
+        == frozenset()
     )
     assert history_of(
-        [ModelAnswerStep(ANSWER), CallStartedStep("call_1"), CallRerunStep("call_1"), CallStartedStep("call_1")]
+        [ModelAnswerStep(ANSWER), CallStartedStep("call_1"), CallRerunApprovedStep("call_1"), CallStartedStep("call_1")]
     ).started == {"call_1"}
 
 

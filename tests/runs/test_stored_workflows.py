@@ -4,10 +4,10 @@ import asyncio
 
 from toolgate.app.runs import system_database
 from toolgate.runs.dbos_executor import DbosExecutor
-from toolgate.runs.dbos_stored_workflows import stored_workflows
+from toolgate.runs.dbos_workflow_ids import stored_workflows
 from toolgate.runs.executor import LazyRunExecutor
-from toolgate.runs.scheduler import EarlyEnd, RunAttempt, RunScheduler, SchedulerOptions
-from toolgate.runs.step_records import RunStepLog
+from toolgate.runs.scheduler import EarlyEnd, LeasedRunScheduler, RunAttempt, SchedulerOptions
+from toolgate.runs.step_records import DurableStepLog
 from toolgate.storage.database import Database
 from toolgate.storage.runs import RunStore
 
@@ -26,7 +26,7 @@ async def write_steps(url: str, *ids: str) -> None:
     """Leave the steps of these runs, as a process does that is killed."""
     written = asyncio.Semaphore(0)
 
-    async def work(id: str, steps: RunStepLog) -> None:
+    async def work(id: str, steps: DurableStepLog) -> None:
         await steps.keep("step", "private text")
         written.release()
         await asyncio.Event().wait()
@@ -61,7 +61,7 @@ async def test_a_start_deletes_the_steps_of_runs_that_are_over_or_not_stored(sto
 
     problems: list[str] = []
     executor = LazyRunExecutor(make, lambda: stored_workflows(url, database))
-    scheduler = RunScheduler(store, executor, NoWork(), SchedulerOptions(), problems.append)
+    scheduler = LeasedRunScheduler(store, executor, NoWork(), SchedulerOptions(), problems.append)
     scheduler.open()
     for _ in range(3000):
         if list(await stored_workflows(url, database)) == ["running"]:
@@ -73,7 +73,7 @@ async def test_a_start_deletes_the_steps_of_runs_that_are_over_or_not_stored(sto
     assert len(made) == 1
 
     # Nothing is left over: the next start does not even open the engine.
-    scheduler = RunScheduler(store, executor, NoWork(), SchedulerOptions(look_seconds=0.01), problems.append)
+    scheduler = LeasedRunScheduler(store, executor, NoWork(), SchedulerOptions(look_seconds=0.01), problems.append)
     scheduler.open()
     await asyncio.sleep(0.1)
     await scheduler.aclose()

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from tests.growth import is_linear
 from tests.tools.execution.toolwork import soon
 from toolgate.api.runs.run_object import timeline_object
+from toolgate.change_notifications.notifier import LocalChangeNotifier
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, Text, ToolCall, ToolResult
-from toolgate.pubsub.pubsub import LocalPubSub
 from toolgate.runs import timeline_recorder as timelines
 from toolgate.runs.timeline_recorder import (
     RunTimeline,
@@ -199,12 +199,14 @@ async def database(storage_url: str) -> AsyncIterator[Database]:
 class Node:
     """The timelines of one node, whose writes are made one after the other."""
 
-    def __init__(self, database: Database, pubsub: LocalPubSub, name: str, is_gone: Callable[[str], bool]) -> None:
+    def __init__(
+        self, database: Database, notifier: LocalChangeNotifier, name: str, is_gone: Callable[[str], bool]
+    ) -> None:
         self.cancelled: list[str] = []
         self._database = database
         self._writing: set[asyncio.Task[None]] = set()
         store = RunRecordStore(database, name, is_gone=is_gone)
-        self.timelines = RunTimelines(store, self._put, pubsub, self._cancel)
+        self.timelines = RunTimelines(store, self._put, notifier, self._cancel)
         self._has: set[str] = set()
 
     def begin(self, id: str) -> RunTimeline:
@@ -234,8 +236,8 @@ class Node:
 
 
 async def test_a_run_is_cancelled_on_the_node_that_makes_it(database: Database) -> None:
-    pubsub = LocalPubSub()
-    here, there = [Node(database, pubsub, name, lambda node: False) for name in ("here", "there")]
+    notifier = LocalChangeNotifier()
+    here, there = [Node(database, notifier, name, lambda node: False) for name in ("here", "there")]
     there.timelines.open()
     there.begin("run")
     await there.written()
@@ -248,8 +250,8 @@ async def test_a_run_is_cancelled_on_the_node_that_makes_it(database: Database) 
 
 
 async def test_a_run_of_a_dead_node_is_ended_at_the_start_of_another(database: Database) -> None:
-    pubsub = LocalPubSub()
-    dead, alive = [Node(database, pubsub, name, lambda node: node == "dead") for name in ("dead", "alive")]
+    notifier = LocalChangeNotifier()
+    dead, alive = [Node(database, notifier, name, lambda node: node == "dead") for name in ("dead", "alive")]
     dead.begin("run").step_started([])
     await dead.written()
     alive.timelines.open()

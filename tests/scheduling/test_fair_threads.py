@@ -10,7 +10,7 @@ import pytest
 
 from tests.stage import MEMORY, QUIET
 from tests.tools.execution.toolwork import soon
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.config.settings import ApprovalSettings, ServerSettings, ServerToolSettings
 from toolgate.http.listener import serve

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.stage import upstream_config
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.http.listener import listening
-from toolgate.testing import ScriptedAnswer, ScriptedModel
+from toolgate.testing import ScriptedModel, ScriptedModelStream
 
 WORDS = "These are the words of the model, one after the other. " * 4
 
@@ -21,7 +21,7 @@ WORDS = "These are the words of the model, one after the other. " * 4
 class Obedient:
     """The model."""
 
-    async def ask(self, request: ModelRequest) -> ScriptedAnswer:
+    async def ask(self, request: ModelRequest) -> ScriptedModelStream:
         """Do what the last message says."""
         last = max(number for number, message in enumerate(request.messages) if message.role == "user")
         order = plain_text(request.messages[last].parts)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.limits import BudgetReservation, KeyBudget, LocalBudgets, SharedBudgets
 from toolgate.storage.budget_reservations import BudgetReservationStore
 from toolgate.storage.database import Database
@@ -114,13 +114,13 @@ class Flaky:
 
     async def reserve(self, *arguments: Any) -> tuple[bool, float]:
         if self.away:
-            raise Overloaded("The storage is not available.")
+            raise GatewayOverloaded("The storage is not available.")
         return await self._book.reserve(*arguments)
 
     async def settle(self, settled: Any) -> None:
         self.tried.set()
         if self.away:
-            raise Overloaded("The storage is not available.")
+            raise GatewayOverloaded("The storage is not available.")
         await self._book.settle(settled)
 
 
@@ -135,7 +135,7 @@ async def test_without_the_database_no_request_is_admitted_and_nothing_is_lost(
     store.away = True
     budgets.settle(held, 0.4)
     await store.tried.wait()
-    with pytest.raises(Overloaded):
+    with pytest.raises(GatewayOverloaded):
         await budgets.reserve("ann", MONTH, 0.1)
     store.away = False
     assert budgets._settling is not None

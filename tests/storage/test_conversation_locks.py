@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from hypothesis.strategies import sampled_from
 
 from toolgate.conversation.errors import Conflict
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.storage.conversation_locks import ConversationLocks
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database

@@ -13,7 +13,7 @@ from toolgate.storage.accepted_definitions import AcceptedDefinitionStore
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.hidden_turns import HiddenTurnStore
 from toolgate.storage.idempotency import IdempotencyClaimGranted, IdempotencyStore, StoredIdempotentAnswer
-from toolgate.storage.registrations import RegistrationStore
+from toolgate.storage.registrations import RegisteredSourceStore
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.runs import RunStore
 
@@ -147,7 +147,7 @@ async def test_pins_are_kept_replaced_and_forgotten(database: Database) -> None:
 async def test_registrations_are_reported_oldest_first_and_one_that_comes_again_is_the_newest(
     database: Database,
 ) -> None:
-    store = RegistrationStore(database)
+    store = RegisteredSourceStore(database)
     for name in ("a", "b", "c", "a"):
         await store.save(name, name.encode())
     await store.delete("b")

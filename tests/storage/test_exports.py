@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.storage.test_chats import output
 from tests.storage.test_invocations import call
+from tests.storage.test_recorded_chats import output
 from tests.storage.test_request_records import put, request
 from tests.storage.test_retention import DAY, NOW, put_approval, response
 from tests.storage.test_run_records import run
-from toolgate.storage.chats import ChatStore
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
 from toolgate.storage.exports import KINDS, exported
 from toolgate.storage.invocations import InvocationStore
+from toolgate.storage.recorded_chats import ChatStore
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.run_records import RunRecordStore
 from toolgate.storage.spending import SpendingStore

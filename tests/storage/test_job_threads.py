@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.storage import job_threads
-from toolgate.storage.database import CommitUncertain, Database, DuplicateRow, SlowJobReport, SqlConnection
+from toolgate.storage.database import CommitUncertain, Database, DuplicateRow, SlowJobStats, SqlConnection
 
 ADD = "INSERT INTO spending (key, period, amount) VALUES (?, '', 1.0)"
 PATIENCE = 60
@@ -133,7 +133,7 @@ async def test_a_change_that_ends_the_transaction_fails_alone(database: Database
         database, database.change(adding("a")), database.change(fail), database.change(adding("b"))
     )
     assert seen[::2] == ["a", "b"]
-    assert isinstance(seen[1], Overloaded if trouble == "full" else sqlite3.OperationalError)
+    assert isinstance(seen[1], GatewayOverloaded if trouble == "full" else sqlite3.OperationalError)
     assert await database.read(keys) == ["a", "b"]
 
 
@@ -154,7 +154,7 @@ async def test_a_commit_that_fails_fails_every_change_in_it(tmp_path: Path, data
     seen = await ended_together(
         database, database.change(adding("a")), database.change(adding("a")), database.change(defer)
     )
-    assert [type(one) for one in seen] == [Overloaded] * 3
+    assert [type(one) for one in seen] == [GatewayOverloaded] * 3
     (tmp_path / "b.db").rename(tmp_path / "a.db")
     assert await database.read(keys) == []
 
@@ -175,7 +175,7 @@ async def test_work_of_a_task_that_was_cancelled_still_counts_as_running(tmp_pat
     await asyncio.wait({holding})
     async with asyncio.timeout(PATIENCE):
         for _ in range(2):  # the second fails at once
-            with pytest.raises(Overloaded, match="it has not answered for") as caught:
+            with pytest.raises(GatewayOverloaded, match="it has not answered for") as caught:
                 await database.change(adding("a"))
             assert (caught.value.code, bool(caught.value.retry_after)) == ("storage_unavailable", True)
     go.set()
@@ -205,9 +205,9 @@ async def test_a_change_that_does_not_end_is_uncertain_until_it_does(
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(CommitUncertain, match="it is not known whether the last change was made") as caught:
             await database.change(hang)
-        with pytest.raises(Overloaded, match="still being made"):
+        with pytest.raises(GatewayOverloaded, match="still being made"):
             await database.was_committed(caught.value)
-        with pytest.raises(Overloaded, match="it has not answered for"):
+        with pytest.raises(GatewayOverloaded, match="it has not answered for"):
             await database.read(keys)
         monkeypatch.undo()
         go.set()
@@ -224,7 +224,7 @@ async def test_a_read_that_does_not_end_fails_in_time(tmp_path: Path, monkeypatc
     monkeypatch.setattr(job_threads, "END_SECONDS", 0.2)
     go = threading.Event()
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(Overloaded, match="it has not answered for"):
+        with pytest.raises(GatewayOverloaded, match="it has not answered for"):
             await database.read(lambda _: go.wait(PATIENCE))
     go.set()
     await database.aclose()
@@ -243,7 +243,7 @@ async def test_a_cancelled_change_that_waits_is_not_made(database: Database) -> 
 async def test_jobs_that_take_long_are_reported_with_those_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[SlowJobReport] = []
+    seen: list[SlowJobStats] = []
     database = Database(tmp_path / "a.db", observe=seen.append)
     await database.open()
     async with held(database):

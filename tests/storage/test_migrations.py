@@ -15,7 +15,7 @@ from toolgate.storage import migrations
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.hidden_turns import HiddenTurnStore
 from toolgate.storage.migrations import Migration, NewerSchema, SchemaStatus
-from toolgate.storage.registrations import RegistrationStore
+from toolgate.storage.registrations import RegisteredSourceStore
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.streams import StreamStore
 
@@ -59,7 +59,7 @@ async def test_a_new_database_has_the_newest_tables_at_the_first_use(storage_url
 
 async def test_further_steps_are_applied_to_a_database_in_use(storage_url: str, released: Callable[..., int]) -> None:
     database = Database(storage_url)
-    store = RegistrationStore(database)
+    store = RegisteredSourceStore(database)
     await store.save("one", b"1")
     await database.aclose()
     newest = released(
@@ -161,7 +161,7 @@ async def test_a_file_of_the_first_release_is_taken_over_as_it_is(tmp_path: Path
     kept = await responses.load("ann", "resp_1")
     assert kept == StoredResponse("resp_1", "ann", None, 7, [], {"output": [{"id": "msg_1"}]})
     assert await responses.item("ann", "msg_1") == {"id": "msg_1"}
-    assert await RegistrationStore(database).all() == [("tool", b"{}")]
+    assert await RegisteredSourceStore(database).all() == [("tool", b"{}")]
     rounds = HiddenTurnStore(database)
     await rounds.start("ann", "k", "call_2")
     found = await rounds.find("ann", ["k"], within=1e12)

@@ -15,10 +15,10 @@ import pytest
 from tests.databases import Postgres, running_postgres
 from tests.storage.faultwire import FaultWire, fault_wire
 from toolgate.api.records.write_queue import WriteQueue, WriteQueueLimits
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.storage.database import CommitUncertain, Database, DuplicateRow, SqlConnection
 from toolgate.storage.spending import SpendingStore
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 
 PERIOD = "2026-11"
@@ -77,7 +77,7 @@ async def test_a_connection_that_is_ended_in_the_middle_of_a_change_changes_noth
         if runs == 1:
             db.execute("SELECT pg_terminate_backend(pg_backend_pid())").fetchall()
 
-    with pytest.raises(Overloaded) as caught:
+    with pytest.raises(GatewayOverloaded) as caught:
         await database.change(work)
     assert (caught.value.code, caught.value.status) == ("storage_unavailable", 503)
     assert caught.value.retry_after
@@ -115,7 +115,7 @@ async def test_a_commit_that_never_arrived_is_known_not_to_be_made(
         spend(db)
         wire.cut()
 
-    with pytest.raises(Overloaded) as caught:
+    with pytest.raises(GatewayOverloaded) as caught:
         await database.change(work)
     assert not isinstance(caught.value, CommitUncertain)
     assert await spent(database) == []
@@ -130,7 +130,7 @@ async def test_spending_is_counted_once_after_an_uncertain_commit(url: str, wire
     wire.lose_the_answer_to(b"COMMIT", and_stay_away=True)
     with pytest.raises(CommitUncertain):
         await store.add({("ann", PERIOD): 1.0})
-    with pytest.raises(Overloaded):
+    with pytest.raises(GatewayOverloaded):
         await store.add({("ann", PERIOD): 1.5})
     wire.come_back()
     await _until(lambda: store.add({("ann", PERIOD): 1.5}))
@@ -177,7 +177,7 @@ async def test_a_database_server_that_does_not_answer_times_out(url: str) -> Non
     os.kill(process, signal.SIGSTOP)
     try:
         async with asyncio.timeout(30):
-            with pytest.raises(Overloaded):
+            with pytest.raises(GatewayOverloaded):
                 await database.change(spend)
     finally:
         os.kill(process, signal.SIGCONT)
@@ -196,7 +196,7 @@ async def test_waiting_for_a_lock_or_a_connection_fails_in_time(url: str) -> Non
             emitted = await asyncio.gather(
                 *[database.change(lambda db: db.execute(add)) for _ in range(8)], return_exceptions=True
             )
-    assert {type(one) for one in emitted} == {Overloaded}
+    assert {type(one) for one in emitted} == {GatewayOverloaded}
     assert "The storage is not available: too many requests wait for it." in {str(one) for one in emitted}
     assert await spent(database) == [("ann", 1.0)]
     await database.aclose()
@@ -215,7 +215,7 @@ async def test_a_killed_server_is_unavailable_and_found_again() -> None:
         await database.change(spend)
         await asyncio.to_thread(server.kill)
         for _ in range(3):
-            with pytest.raises(Overloaded) as caught:
+            with pytest.raises(GatewayOverloaded) as caught:
                 await database.change(lambda db: db.execute("DELETE FROM spending"))
             assert "/" not in str(caught.value), "it speaks of addresses"
         await asyncio.to_thread(server.start)
@@ -228,7 +228,7 @@ async def _until(attempt: Callable[[], Awaitable[object]]) -> None:
     """Try again until it goes well."""
     async with asyncio.timeout(30):
         while True:
-            with suppress(Overloaded):
+            with suppress(GatewayOverloaded):
                 await attempt()
                 return
             await asyncio.sleep(0.05)

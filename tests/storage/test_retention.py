@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.storage.test_chats import output, words
 from tests.storage.test_invocations import call
-from toolgate.storage.chats import ChatStore
+from tests.storage.test_recorded_chats import output, words
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
 from toolgate.storage.invocations import InvocationFilter, InvocationStore
+from toolgate.storage.recorded_chats import ChatStore
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.retention import AT_ONCE, SWEEPS, RetentionStore
 from toolgate.storage.usage import UsagePeriodTotal, UsageStore

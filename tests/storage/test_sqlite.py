@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.storage.database import Database, DuplicateRow, SqlConnection
 
 ADD = "INSERT INTO spending (key, period, amount) VALUES (?, ?, ?)"
@@ -22,7 +22,7 @@ async def spent(database: Database) -> list[tuple[str]]:
 
 async def refused(database: Database) -> str:
     """What a caller hears, which is always that the storage is not there and when to come back."""
-    with pytest.raises(Overloaded) as caught:
+    with pytest.raises(GatewayOverloaded) as caught:
         await database.change(spend)
     assert (caught.value.code, caught.value.status) == ("storage_unavailable", 503)
     assert caught.value.retry_after
@@ -50,7 +50,7 @@ async def test_of_many_that_wait_for_a_locked_file_none_waits_for_all_others(tmp
     holder.execute("BEGIN IMMEDIATE")
     async with asyncio.timeout(30):  # one after the other they would wait for 80 seconds
         emitted = await asyncio.gather(*[database.change(spend) for _ in range(400)], return_exceptions=True)
-    assert {type(one) for one in emitted} == {Overloaded}
+    assert {type(one) for one in emitted} == {GatewayOverloaded}
     holder.close()
     await database.aclose()
 
@@ -69,7 +69,7 @@ async def test_a_full_or_read_only_file_keeps_nothing_and_recovers(
     await database.change(spend)
     large = "x" * 5_000_000
     await database.read(lambda db: db.execute(trouble).fetchall())
-    with pytest.raises(Overloaded, match=message):
+    with pytest.raises(GatewayOverloaded, match=message):
         await database.change(lambda db: db.execute(ADD, (large, "2026-11", 1.0)))
     assert await spent(database) == [("ann",)]
     await database.read(lambda db: db.execute(mended).fetchall())
@@ -116,7 +116,7 @@ async def test_what_is_found_damaged_later_is_not_written_any_more(tmp_path: Pat
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         raise error
 
-    with pytest.raises(Overloaded, match="damaged"):
+    with pytest.raises(GatewayOverloaded, match="damaged"):
         await database.change(stumble)
     assert "damaged" in await refused(database)
     await database.aclose()

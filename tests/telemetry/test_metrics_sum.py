@@ -9,8 +9,8 @@ def rendered(seconds: float, model: str = "m", streams: int = 1) -> str:
     metrics = Metrics(["m", 'a "b\\ c'], ["u"])
     counters = metrics.of_model("openai_chat", model)
     counters.statuses[200] += 1
-    counters.latency.add(seconds)
-    counters.add_usage(Usage(10, 5))
+    counters.latency.add([seconds])
+    counters.add_usage([Usage(10, 5)])
     metrics.count_attempt("u", "ok")
     metrics.streams_open = streams
     return metrics.render().decode()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolgate.conversation.errors import GatewayError, InvalidRequest, UpstreamTimeout, UpstreamUnavailable
+from toolgate.conversation.errors import InternalGatewayError, InvalidRequest, UpstreamTimeout, UpstreamUnavailable
 from toolgate.conversation.events import Usage
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
 
@@ -108,7 +108,7 @@ def test_an_estimate_is_marked(recorded: RecordedTelemetry) -> None:
         (InvalidRequest("bad", param="x"), "info", "400"),
         (UpstreamUnavailable("busy", status=503), "warning", "503"),
         (UpstreamTimeout("slow"), "warning", "504"),
-        (GatewayError("ours"), "error", "500"),
+        (InternalGatewayError("ours"), "error", "500"),
     ],
 )
 def test_a_failure_has_its_status_code_and_level(
@@ -116,7 +116,7 @@ def test_a_failure_has_its_status_code_and_level(
 ) -> None:
     failed = record()
     failed.note_error(error)
-    failed.note_error(GatewayError("a consequence of the first"))
+    failed.note_error(InternalGatewayError("a consequence of the first"))
     recorded.telemetry.finish(failed)
     line = recorded.line()
     assert (line["level"], line["code"], line["error"]) == (level, error.code, error.message)
@@ -171,7 +171,7 @@ def test_a_request_for_no_model_is_counted_under_none(recorded: RecordedTelemetr
 
 def test_after_a_reload_new_names_are_labels_and_old_counts_stay(recorded: RecordedTelemetry) -> None:
     recorded.telemetry.finish(record())
-    recorded.telemetry.metrics.set_label_names(["claude"], [])
+    recorded.telemetry.set_label_names(["claude"], [])
     recorded.telemetry.finish(record(model="claude"))
     recorded.telemetry.finish(record(model="gpt"))
     by = {"dialect": "openai_chat", "status": "200"}
@@ -193,7 +193,7 @@ def test_attempts_streams_tools_and_drops_are_counted(recorded: RecordedTelemetr
         "tool",
         "search",
         0.25,
-        '{"q":"text of 6"}',
+        '{"q":"<6 characters>"}',
     )
     assert recorded.value("toolgate_upstream_attempts_total", upstream="openai", outcome="upstream_timeout") == 1
     assert recorded.value("toolgate_streams_open") == 1
@@ -202,7 +202,7 @@ def test_attempts_streams_tools_and_drops_are_counted(recorded: RecordedTelemetr
 
 
 def test_durations_are_counted_in_their_buckets(recorded: RecordedTelemetry) -> None:
-    telemetry = Telemetry(recorded.telemetry.log, recorded.telemetry.metrics, clock=lambda: 100.0)
+    telemetry = recorded.telemetry = Telemetry(recorded.telemetry.log, Metrics(["gpt"]), clock=lambda: 100.0)
     for ago in (0.001, 0.005, 0.2, 1000.0):
         telemetry.finish(record(started=100.0 - ago))
         os.read(recorded.reading, 65536)
@@ -246,6 +246,6 @@ def test_a_request_costs_little() -> None:
 
 def test_a_name_with_odd_characters_is_a_label_like_any_other(recorded: RecordedTelemetry) -> None:
     odd = 'a"b\\c{}=,d'
-    recorded.telemetry.metrics.set_label_names([odd], [])
+    recorded.telemetry.set_label_names([odd], [])
     recorded.telemetry.finish(record(model=odd))
     assert recorded.value("toolgate_requests_total", dialect="openai_chat", model=odd, status="200") == 1

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from toolgate.conversation.call_ids import original_id
 from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
-from toolgate.conversation.ids import original_id
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.text_tools.parsing.parser import TextParser

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.text_tools.parsed import NOW, TOOLS, WEATHER, assert_well_formed, events, parts, summary, tool
+from toolgate.conversation.call_ids import original_id
 from toolgate.conversation.events import PartDelta, PartStart
-from toolgate.conversation.ids import original_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.text_tools.parsing.parser import TextParser
 from toolgate.text_tools.syntaxes import syntax, syntaxes

@@ -14,10 +14,10 @@ from tests.laws.client_readers import outcome
 from tests.stage import Player, gateway_config, served, upstream_config
 from tests.text_tools.parsed import without_result_marks
 from tests.upstreams.transport.faulty import Faulty, Peer, chunked, whole
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.app.serve import serve
 from toolgate.config import Config, ModelConfig, TargetConfig
-from toolgate.config.settings import TextPromptSettings
+from toolgate.config.settings import AllModelsTextPromptSettings
 from toolgate.conversation.message import plain_text
 from toolgate.http.listener import listening
 from toolgate.testing import ScriptedModel
@@ -220,14 +220,22 @@ async def test_several_answers_of_a_model_that_leaks_calls_all_arrive(stream: bo
     [
         (
             ModelConfig(name="m", targets=AT_OLLAMA, tools="emulated", syntax="smoke"),
-            TextPromptSettings(),
+            AllModelsTextPromptSettings(),
             "no syntax is called",
         ),
-        (ModelConfig(name="m", targets=AT_OLLAMA, tools="emulated"), TextPromptSettings(rules=("none.md",)), "none.md"),
+        (
+            ModelConfig(name="m", targets=AT_OLLAMA, tools="emulated"),
+            AllModelsTextPromptSettings(rules=("none.md",)),
+            "none.md",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_served_is_reported_at_the_start(
-    model: ModelConfig, text: TextPromptSettings, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: ModelConfig,
+    text: AllModelsTextPromptSettings,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     config: Config = msgspec.structs.replace(gateway_config("http://127.0.0.1:9"), models=(model,), text=text)
     assert serve(config, config_path=None) == 2

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import CallPreview, OnChange, ToolCallInput, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, OnChange, ServerToolDefinition, ToolCallInput, ToolOutput
 
 
 class FakeTool:
     """Answers with its own name and that of the call."""
 
-    def __init__(self, spec: ToolSpec) -> None:
+    def __init__(self, spec: ServerToolDefinition) -> None:
         self.spec = spec
 
     async def prepare(self, invocation: ToolCallInput) -> CallPreview:
@@ -42,7 +42,9 @@ class FakeSource:
 
 
 def tool(name: str, source: str = "python", description: str = "", **fields: Any) -> FakeTool:
-    return FakeTool(ToolSpec(name=name, source=source, description=description or f"Does {name}.", **fields))
+    return FakeTool(
+        ServerToolDefinition(name=name, source=source, description=description or f"Does {name}.", **fields)
+    )
 
 
 def source(name: str, *names: str) -> FakeSource:

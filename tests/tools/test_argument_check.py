@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from toolgate.tools.argument_check import MAX_ARGUMENTS, ArgumentValidator
-from toolgate.tools.tool import ToolFailure, ToolSpec
+from toolgate.tools.tool import ServerToolDefinition, ToolCallFailed
 
 PATH = {"type": "string"}
 
 
 def read(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    spec = ToolSpec(name="t", description="T.", source="python", input_schema=schema)
+    spec = ServerToolDefinition(name="t", description="T.", source="python", input_schema=schema)
     return asyncio.run(ArgumentValidator().read(spec, text))
 
 
@@ -40,7 +40,7 @@ NEEDY: dict[str, Any] = {"type": "object", "properties": {"path": PATH}, "requir
 )
 def test_arguments_that_do_not_fit_the_schema_are_refused_with_a_precise_message(text: str, why: str) -> None:
     """field: E7"""
-    with pytest.raises(ToolFailure, match="nothing was run") as failure:
+    with pytest.raises(ToolCallFailed, match="nothing was run") as failure:
         read(NEEDY, text)
     assert why in str(failure.value)
 
@@ -62,7 +62,7 @@ def test_numbers_of_any_size_are_kept_as_they_are() -> None:
 )
 def test_an_undeclared_field_is_refused_wherever_fields_are_declared(schema: dict[str, Any]) -> None:
     assert read({"type": "object", **schema}, '{"a":1}') == {"a": 1}
-    with pytest.raises(ToolFailure, match="extra"):
+    with pytest.raises(ToolCallFailed, match="extra"):
         read({"type": "object", **schema}, '{"a":1,"extra":2}')
 
 
@@ -87,21 +87,21 @@ def test_a_tool_that_allows_more_fields_gets_them(allowed: dict[str, Any]) -> No
 )
 def test_every_schema_that_the_registry_accepts_can_be_checked(schema: dict[str, Any]) -> None:
     assert read({"type": "object", **schema}, '{"a":"x"}') == {"a": "x"}
-    with pytest.raises(ToolFailure, match="do not fit"):
+    with pytest.raises(ToolCallFailed, match="do not fit"):
         read({"type": "object", **schema}, '{"a":1}')
 
 
 @pytest.mark.parametrize("reference", ["#/definitions/nowhere", "http://127.0.0.1:9/x", "file:///etc/passwd"])
 def test_a_schema_that_leads_nowhere_fails_its_own_call_alone(reference: str) -> None:
     """fault: J2"""
-    with pytest.raises(ToolFailure, match="cannot be checked"):
+    with pytest.raises(ToolCallFailed, match="cannot be checked"):
         read({"type": "object", "properties": {"a": {"$ref": reference}}}, '{"a":"x"}')
 
 
 def test_a_pattern_that_would_take_for_ever_gives_up() -> None:
     """fault: J3"""
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=x)(x+x+)+y$"}}}
-    with pytest.raises(ToolFailure, match="do not fit"):
+    with pytest.raises(ToolCallFailed, match="do not fit"):
         read(schema, f'{{"a":"{"x" * 2000}"}}')
-    with pytest.raises(ToolFailure, match="would take too long"):
+    with pytest.raises(ToolCallFailed, match="would take too long"):
         read(schema, f'{{"a":"{"x" * 200_000}"}}')

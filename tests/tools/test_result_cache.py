@@ -3,9 +3,9 @@
 from toolgate.conversation.message import Text
 from toolgate.tools.result_cache import MAX_BYTES, ResultCache
 from toolgate.tools.runner import new_invocation
-from toolgate.tools.tool import ToolOutput, ToolSpec
+from toolgate.tools.tool import ServerToolDefinition, ToolOutput
 
-SPEC = ToolSpec(name="t", description="T.", source="python", cache_seconds=3600.0)
+SPEC = ServerToolDefinition(name="t", description="T.", source="python", cache_seconds=3600.0)
 
 
 def test_outputs_are_kept_by_their_size_and_not_by_their_number_alone() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from toolgate.conversation.message import Media, Text, plain_text
-from toolgate.tools.result_limits import ResultLimits, limit_output
+from toolgate.tools.result_limits import ToolCallLimits, limit_output
 from toolgate.tools.tool import ToolOutput
 
 SECRET = "the-canary"
-BOUNDS = ResultLimits(output=100, media=50, pieces=3)
+BOUNDS = ToolCallLimits(output=100, media=50, pieces=3)
 
 
 def cut(*content: Text | Media, **fields: Any) -> ToolOutput:

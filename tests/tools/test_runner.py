@@ -10,12 +10,12 @@ from toolgate.testing import FakeTool
 from toolgate.tools.runner import (
     ApprovalPendingOutcome,
     CallApprovalOptions,
-    CallObserver,
-    ToolExecutionOutcome,
+    FinishedCallObserver,
+    FinishedCallReport,
     ToolRunner,
     new_invocation,
 )
-from toolgate.tools.tool import Annotations, ApprovalVerdict, ProposedCall, Stance, ToolOutput, ToolSpec
+from toolgate.tools.tool import Annotations, CallApprovalOutcome, ProposedCall, ServerToolDefinition, Stance, ToolOutput
 
 HARMLESS, HARMFUL = Annotations(read_only=True, idempotent=True), Annotations(read_only=False, idempotent=False)
 
@@ -24,29 +24,29 @@ class FixedApprovals:
     """Gives the same verdict on every call."""
 
     def __init__(self, stance: Any = "allow") -> None:
-        self._verdict = ApprovalVerdict(stance, approval="a1" if stance == "pending" else None)
+        self._verdict = CallApprovalOutcome(stance, approval="a1" if stance == "pending" else None)
 
-    def stance(self, spec: ToolSpec, caller: str, requested: Stance | None = None) -> Stance:
+    def stance(self, spec: ServerToolDefinition, caller: str, requested: Stance | None = None) -> Stance:
         return "allow"
 
-    async def decide(self, query: ProposedCall) -> ApprovalVerdict:
+    async def decide(self, query: ProposedCall) -> CallApprovalOutcome:
         return self._verdict
 
     async def wait(self, approval: str, seconds: float) -> bool:
         return False
 
 
-def observer(ends: list[ToolExecutionOutcome]) -> CallObserver:
+def observer(ends: list[FinishedCallReport]) -> FinishedCallObserver:
     """Make an observer that appends to the list."""
 
-    def append(ended: ToolExecutionOutcome) -> None:
+    def append(ended: FinishedCallReport) -> None:
         ends.append(ended)
 
     return append
 
 
 async def outcome(tool: FakeTool, text: str = "{}", stance: str = "allow") -> list[str]:
-    ended: list[ToolExecutionOutcome] = []
+    ended: list[FinishedCallReport] = []
     runner = ToolRunner(FixedApprovals(stance), on_end=observer(ended))
     await runner.run(tool, new_invocation("call_1", text, "ann"), CallApprovalOptions("run_1"))
     assert all((one.run, one.invocation.caller, one.spec) == ("run_1", "ann", tool.spec) for one in ended)
@@ -73,7 +73,7 @@ async def test_each_outcome_is_reported_by_its_own_name() -> None:
 
 
 async def test_a_call_that_waits_for_a_person_has_not_ended() -> None:
-    ended: list[ToolExecutionOutcome] = []
+    ended: list[FinishedCallReport] = []
     runner = ToolRunner(FixedApprovals("pending"), on_end=observer(ended))
     tool = FakeTool("good", lambda arguments: "yes")
     assert await runner.run(
@@ -84,7 +84,7 @@ async def test_a_call_that_waits_for_a_person_has_not_ended() -> None:
 
 @pytest.mark.parametrize(("annotations", "word"), [(HARMLESS, "cancelled"), (HARMFUL, "outcome_unknown")])
 async def test_of_a_harmful_call_that_was_cut_off_the_outcome_is_unknown(annotations: Annotations, word: str) -> None:
-    ended: list[ToolExecutionOutcome] = []
+    ended: list[FinishedCallReport] = []
     begun = asyncio.Event()
 
     async def give(arguments: Mapping[str, Any]) -> str:

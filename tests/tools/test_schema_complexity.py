@@ -11,9 +11,9 @@ from tests.tools.fakes import FakeSource, FakeTool
 from toolgate.tools import schema_check
 from toolgate.tools.argument_check import MAX_EVALUATIONS, ArgumentValidator
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.schema_check import ToolSchemaLinter, closed_schema
+from toolgate.tools.schema_check import ToolSchemaValidator, closed_schema
 from toolgate.tools.schema_complexity import SchemaComplexity
-from toolgate.tools.tool import InvalidArguments, ToolSpec
+from toolgate.tools.tool import InvalidArguments, ServerToolDefinition
 
 MANY = 10.0
 """Seconds of CPU in which each of these is done with a wide margin; without a bound they take minutes or for ever."""
@@ -116,7 +116,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_schema_that_stands_for_too_much_is_refused_before_a_validator_sees_it(name: str) -> None:
     schema, why = HOSTILE[name]
     began = time.process_time()
-    assert why in (ToolSchemaLinter().problem(schema) or "")
+    assert why in (ToolSchemaValidator().problem(schema) or "")
     assert time.process_time() - began < MANY
 
 
@@ -125,8 +125,8 @@ def test_its_tool_is_left_out_and_shown_as_a_problem_of_its_source(name: str) ->
     schema, why = HOSTILE[name]
 
     async def scene() -> None:
-        good = FakeTool(ToolSpec(name="good", description="G.", source="python"))
-        bad = FakeTool(ToolSpec(name="bad", description="B.", source="python", input_schema=schema))
+        good = FakeTool(ServerToolDefinition(name="good", description="G.", source="python"))
+        bad = FakeTool(ServerToolDefinition(name="bad", description="B.", source="python", input_schema=schema))
         registry = ToolRegistry([FakeSource("python", [good, bad])])
         await registry.open()
         assert [tool.spec.name for tool in registry.tools()] == ["good"]
@@ -139,7 +139,9 @@ def test_its_tool_is_left_out_and_shown_as_a_problem_of_its_source(name: str) ->
 async def read(schema: dict[str, Any], text: str) -> str:
     """What becomes of these arguments."""
     try:
-        await ArgumentValidator().read(ToolSpec(name="t", description="T.", source="python", input_schema=schema), text)
+        await ArgumentValidator().read(
+            ServerToolDefinition(name="t", description="T.", source="python", input_schema=schema), text
+        )
     except InvalidArguments as error:
         return str(error)
     return "fits"
@@ -172,7 +174,7 @@ def tree(levels: int, leaf: str) -> str:
 
 
 def test_recursive_alternatives_are_checked_as_long_as_the_arguments_are_not_too_deep() -> None:
-    assert ToolSchemaLinter().problem(TREE) is None
+    assert ToolSchemaValidator().problem(TREE) is None
     assert asyncio.run(read(TREE, tree(8, '"a"'))) == "fits"
     assert "do not fit" in asyncio.run(read(TREE, tree(8, "1")))
     began = time.process_time()
@@ -212,7 +214,7 @@ def test_recursive_alternatives_are_checked_as_long_as_the_arguments_are_not_too
     ],
 )
 def test_the_work_for_arguments_is_bounded(schema: dict[str, Any], text: str, output: str) -> None:
-    assert ToolSchemaLinter().problem(schema) is None
+    assert ToolSchemaValidator().problem(schema) is None
     began = time.process_time()
     assert output in asyncio.run(read(schema, text))
     assert time.process_time() - began < MANY
@@ -227,7 +229,7 @@ def test_types_that_are_used_again_and_again_under_other_names_are_no_reason_to_
         "properties": {"x": {"$ref": "#/$defs/a0"}},
         "$defs": {**steps, "a30": {"type": "string"}},
     }
-    assert ToolSchemaLinter().problem(schema) is None
+    assert ToolSchemaValidator().problem(schema) is None
     assert asyncio.run(read(schema, '{"x":{"left":{"right":{"left":{}}}}}')) == "fits"
 
 
@@ -257,7 +259,7 @@ def test_errors_of_large_arguments_are_limited_to_missing_and_undeclared_fields(
 
 def test_a_checker_keeps_digests_of_schemas_and_not_the_schemas() -> None:
     """4,096 schemas of 64 KiB were once kept."""
-    checker = ToolSchemaLinter()
+    checker = ToolSchemaValidator()
     checker.problem({"type": "object"})
     tracemalloc.start()
     try:
@@ -271,7 +273,7 @@ def test_a_checker_keeps_digests_of_schemas_and_not_the_schemas() -> None:
 
 def test_a_checker_forgets_the_oldest_of_too_many_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_check, "_MAX_CACHED", 10)
-    checker = ToolSchemaLinter()
+    checker = ToolSchemaValidator()
     for number in range(30):
         assert checker.problem({"type": "object", "description": str(number)}) is None
     assert len(checker._results) == 10

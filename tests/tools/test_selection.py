@@ -12,9 +12,9 @@ from toolgate.tools.selection import (
     EVERYTHING,
     MAX_PATTERNS,
     NOTHING,
+    ToolQuery,
     ToolRights,
     ToolSelection,
-    ToolSelector,
     parse_tool_query,
     parse_tool_query_header,
 )
@@ -106,7 +106,7 @@ def test_a_wish_that_cannot_be_read_is_refused_by_its_path(wish: Any, param: str
 def test_wishes_are_true_when_there_is_something_in_them() -> None:
     assert not NOTHING
     assert EVERYTHING
-    assert ToolSelector(tags=frozenset({"a"}))
+    assert ToolQuery(tags=frozenset({"a"}))
 
 
 class TestUnknown:

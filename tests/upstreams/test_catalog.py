@@ -8,7 +8,7 @@ import pytest
 
 from toolgate.config.base_urls import base_url, url_problem
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.catalog import ProviderCatalog, catalog, parse
+from toolgate.upstreams.catalog import BuiltinProviderCatalog, catalog, parse
 
 ROWS = catalog().rows
 ENDPOINTS = [(name, dialect) for name, row in ROWS.items() for dialect in row.dialects]
@@ -99,5 +99,5 @@ def test_a_row_with_a_column_that_does_not_exist_is_refused(row: str) -> None:
 
 def test_a_table_may_be_another_one() -> None:
     table = parse("x: {title: X, hosts: [h.example], dialects: {ollama: {base_url: 'http://y.example'}}}")
-    assert isinstance(table, ProviderCatalog)
+    assert isinstance(table, BuiltinProviderCatalog)
     assert table.at("http://h.example:1") is table.at("http://y.example") is table.rows["x"]

@@ -6,10 +6,10 @@ from toolgate.conversation.message import (
     ApprovalRequestPart,
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -20,14 +20,14 @@ EXTRA = {"anthropic": {"cache_control": {"type": "ephemeral"}}}
 PLAIN: list[Part] = [
     Text("a"),
     Reasoning("a"),
-    ModelRefusal("a"),
+    RefusalPart("a"),
     ToolCall("1", "f", "{}"),
     ToolResult("1", (Text("a"), Text("b"))),
 ]
 UNUSUAL: list[Part] = [
     Text("a", EXTRA),
     Reasoning("a", extra=EXTRA),
-    ModelRefusal("a", EXTRA),
+    RefusalPart("a", EXTRA),
     ToolCall("1", "f", "{}", extra=EXTRA),
     ToolResult("1", (), extra=EXTRA),
     ToolResult("1", (Text("a"), Text("b", EXTRA))),

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.upstreams.model_names import AliasPattern, ModelNames
+from toolgate.upstreams.model_names import AliasPattern, ModelNameTable
 
-NAMES = ModelNames(
+NAMES = ModelNameTable(
     [("local", 1), ("*", 2), ("claude-*", 3), ("claude-3-*", 4), ("*-mini", 5), ("claude-3-opus", 6), ("gpt-*o", 7)]
 )
 
@@ -33,7 +33,7 @@ def test_the_most_specific_pattern_wins_and_exact_names_come_first(asked: str, f
 
 
 def test_of_two_equally_specific_patterns_the_earlier_wins() -> None:
-    assert ModelNames([("a*", 1), ("*a", 2)]).find("aba") == 1
+    assert ModelNameTable([("a*", 1), ("*a", 2)]).find("aba") == 1
 
 
 @given(st.text("ab*", min_size=1, max_size=8).filter(lambda text: "*" in text), st.text("ab", max_size=12))

@@ -172,8 +172,9 @@ from toolgate.upstreams import token_counting_offline
 assert not any(name.startswith("bpe_openai") for name in sys.modules)
 assert token_counting_offline.count("hello world") == 2
 assert "bpe_openai" not in sys.modules
+loaded = sys.modules["bpe_openai._bindings"]
 from bpe_openai import _bindings
-assert _bindings is token_counting_offline._bindings()
+assert _bindings is loaded
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.growth import is_linear
 from toolgate.conversation.errors import InvalidUpstreamAnswer
-from toolgate.wire.ndjson import MAX_GLUED, NdjsonDecoder
-from toolgate.wire.sse import SseDecoder
+from toolgate.wire.ndjson_decoder import MAX_GLUED, NdjsonDecoder
+from toolgate.wire.sse_decoder import SseDecoder
 
 
 def test_objects_glued_together_in_one_line_are_cut_in_one_pass() -> None:

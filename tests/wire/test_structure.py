@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.growth import is_linear
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.wire import jsontext
-from toolgate.wire.jsontext import MAX_KEYS, MAX_LONG_DIGITS, MAX_VALUES, check_structure, decode_body
+from toolgate.wire.decoded_list_cache import DecodedListCache
+from toolgate.wire.jsontext import MAX_DEPTH, MAX_KEYS, MAX_LONG_DIGITS, MAX_VALUES, check_structure, decode_body
 
 SIZE = 2 * 1024 * 1024
 
@@ -78,14 +79,71 @@ def test_limits_are_exact() -> None:
     decode_body(b"[" + b",".join([b"1" * 32] * 3000) + b"]" + padding)
 
 
-@given(
-    st.recursive(
-        st.none() | st.text(st.sampled_from('ab\\":,{}[]\u00e4\n')) | st.integers(0, 9),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.sampled_from('ab\\":,{}')), inner),
-    ),
-    st.integers(1, 9),
-    st.booleans(),
+JSON_VALUES: st.SearchStrategy[object] = st.recursive(
+    st.none() | st.text(st.sampled_from('ab\\":,{}[]\u00e4\n')) | st.integers(0, 9),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.sampled_from('ab\\":,{}')), inner),
 )
+
+
+def depth_of(value: object) -> int:
+    """How many lists and objects are inside each other."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, (dict, list))]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
+NESTED = {  # what begins a level, what is inside all, what ends a level, and how many levels it is
+    "lists": (b"[", b"[]", b"]", 1),
+    "objects": (b'{"a":', b"1", b"}", 1),
+    "both": (b'[1,{"]}":', b"1", b"}]", 2),
+    "lists with strings of brackets": (b'["]",', b'"["', b',"]\\"]"]', 1),
+    "lists with blanks": (b"[ \r\n", b"1", b"\t]", 1),
+}
+
+
+@pytest.mark.parametrize("padding", [b"", b" " * 70_000], ids=["small", "large"])
+@pytest.mark.parametrize("name", NESTED)
+def test_the_limit_of_depth_is_exact(name: str, padding: bytes) -> None:
+    begin, inside, end, levels = NESTED[name]
+    times = (MAX_DEPTH - depth_of(json.loads(inside))) // levels
+    allowed = begin * times + inside + end * times + padding
+    assert depth_of(decode_body(allowed, max_depth=MAX_DEPTH)) == MAX_DEPTH
+    with pytest.raises(InvalidRequest, match=f"nested deeper than {MAX_DEPTH} levels"):
+        decode_body(b"[" + allowed + b"]", max_depth=MAX_DEPTH)
+
+
+@pytest.mark.parametrize("padding", [b"", b"x" * 70_000], ids=["small", "large"])
+def test_brackets_in_strings_and_beside_each_other_are_no_depth(padding: bytes) -> None:
+    text = json.dumps(["[{" * 10_000, '\\"[' * 1000, "\\", padding.decode(), [[{}]] * 3000]).encode()
+    assert decode_body(text, max_depth=MAX_DEPTH) == json.loads(text)
+
+
+def test_deep_tools_are_refused_also_where_tools_are_cached() -> None:
+    def body_of(levels: int) -> bytes:
+        return b'{"model":"m","tools":[' + b"[" * (levels - 2) + b"]" * (levels - 2) + b"]}"
+
+    def beside(levels: int) -> bytes:
+        return b'{"tools":[{"a":[]}],"x":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+    cache = DecodedListCache()
+    for make in (body_of, beside):
+        for _ in range(2):  # the second time they are cached
+            assert depth_of(decode_body(make(MAX_DEPTH), tools=cache, max_depth=MAX_DEPTH)) == MAX_DEPTH
+            with pytest.raises(InvalidRequest, match="nested deeper"):
+                decode_body(make(MAX_DEPTH + 1), tools=cache, max_depth=MAX_DEPTH)
+
+
+@given(JSON_VALUES, st.integers(1, 9), st.integers(0, 4))
+def test_depth_is_counted_wherever_the_slices_are_cut(value: object, size: int, most: int) -> None:
+    body = json.dumps(value).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsontext, "_SLICE_BYTES", size)
+        assert jsontext._is_deeper(body, most) == (depth_of(value) > most)
+
+
+@given(JSON_VALUES, st.integers(1, 9), st.booleans())
 def test_keys_are_counted_wherever_the_slices_are_cut(value: object, size: int, spaced: bool) -> None:
     body = json.dumps(value, indent=1 if spaced else None, separators=(" , ", " : ") if spaced else None).encode()
     with pytest.MonkeyPatch.context() as patch:

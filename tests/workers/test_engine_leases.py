@@ -13,11 +13,11 @@ import pytest
 
 from tests.upstreams.local.conftest import smallest  # noqa: F401  # a fixture
 from tests.workers.server_process import RunningServer, is_alive, running_server, until
-from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
+from toolgate.conversation.errors import GatewayOverloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_lease import EngineLease
 from toolgate.upstreams.local.engine_process import EngineFault
-from toolgate.upstreams.local.queue import RequestQueue
+from toolgate.upstreams.local.queue import EngineTurnQueue
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.workers import messages
 from toolgate.workers.client import SupervisorClient
@@ -60,7 +60,7 @@ class FakeEnginePool:
 
     def __init__(self, places: int = 4) -> None:
         self.engine = FakeEngine()
-        self.queue = RequestQueue(places, 5.0)
+        self.queue = EngineTurnQueue(places, 5.0)
         self.failure: Exception | None = None
         self.state = LocalModelState("ready", "fake", "")
 
@@ -172,7 +172,7 @@ async def test_errors_of_the_engine_reach_the_worker_that_leases_it() -> None:
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
     lease = await one.engines.lease()
-    with pytest.raises(Overloaded, match="queue is full") as full:
+    with pytest.raises(GatewayOverloaded, match="queue is full") as full:
         await two.engines.lease()
     assert full.value.retry_after
     with pytest.raises(EngineFault, match="has died"):

@@ -16,13 +16,13 @@ from toolgate.config import Config
 from toolgate.config.settings import ServerSettings
 from toolgate.limits import KeyLimits
 from toolgate.processes.child import ChildProcess
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.workers import how_many, messages
 from toolgate.workers.hub import SupervisorHub
-from toolgate.workers.pool import BAD_CONFIG, GAVE_UP, ServerWorkerPool, SupervisorOptions
+from toolgate.workers.pool import BAD_CONFIG, GAVE_UP, ServerWorkerPool, SupervisorTimeouts
 from toolgate.workers.process import ServerWorkerProcess
 
-QUICK = SupervisorOptions(
+QUICK = SupervisorTimeouts(
     start=10.0, first_pause=0.001, longest_pause=0.005, attempts=3, drain=5.0, forced=0.1, linger=0.0
 )
 SERVES = """

@@ -24,7 +24,7 @@ export function Tools({ id, query }) {
   if (!data && loading) return html`<${PageHead} title="Tools" /><${Spinner} label="Loading tools" />`;
   return html`<${PageHead} title="Tools">What this server runs for models, and for MCP clients at <code>/mcp</code>.<//>
     <${ErrorNote} error=${error} onRetry=${reload} />
-    ${data?.quarantined?.map((one) => html`<${ChangedTool} key=${one.name} changed=${one} onAccept=${reload} />`)}
+    ${data?.quarantined?.map((one) => html`<${UnacceptedTool} key=${one.name} changed=${one} onAccept=${reload} />`)}
     ${sources.length ? html`<${Sources} sources=${sources} selected=${query.source} onSelect=${(source) => changeQuery({ source })} />` : null}
     ${!tools.length && data
       ? html`<${Empty} icon="tools" title="No tools">Switch on built-in tools, or name Python files, MCP servers or HTTP services under <code>tools</code> in the configuration.<//>`
@@ -234,7 +234,7 @@ function WaitingApproval({ tool }) {
 
 // ---- changed definitions
 
-function ChangedTool({ changed, onAccept }) {
+function UnacceptedTool({ changed, onAccept }) {
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   const { name, source, digest, accepted, offered } = changed;

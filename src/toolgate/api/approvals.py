@@ -14,24 +14,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.api.paging import list_page, read_limit, read_number, read_query, unknown_cursor
+from toolgate.approvals.encode_for_people import approval_json, grant_json
 from toolgate.approvals.record import Approval, Level, Order, State
-from toolgate.approvals.serialize import approval_json, grant_json
 from toolgate.approvals.service import ApprovalService
-from toolgate.conversation.errors import ClientError, InvalidRequest
+from toolgate.change_notifications.notifier import wait_for
+from toolgate.conversation.errors import ClientRequestError, InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
-from toolgate.pubsub.pubsub import wait_for
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.tools.argument_check import MAX_ARGUMENTS
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
 LONGEST_REASON = 2000
+# Characters of arguments on one page of a list; what does not fit is on the next.
 LARGEST_PAGE = 2 * 1024 * 1024
-"""Characters of arguments on one page of a list; what does not fit is on the next."""
 
+# Seconds for which a request may wait for a list to change: less than the timeouts of common proxies.
 LONGEST_WAIT = 30
-"""Seconds for which a request may wait for a list to change."""
 
 _LOOK_SECONDS = 1.0  # between two looks for what no message has announced: a question that expired, an answer elsewhere
 _MAX_ON_LOOP = 16 * 1024  # characters of arguments; longer ones are encoded in a thread
@@ -44,16 +44,16 @@ class ApprovalEndpoints:
         self._approvals = approvals
         self._is_draining = is_draining
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/v1/approvals", self.list, errors, scope="tools"),
-            Endpoint("GET", "/v1/approvals/grants", self.grants, errors, scope="tools"),
-            Endpoint("POST", "/v1/approvals/deny_all", self.deny_all, errors, scope="tools"),
-            Endpoint("POST", "/v1/approvals/reset", self.reset, errors, scope="tools"),
-            Endpoint("GET", "/v1/approvals/{}", self.show, errors, scope="tools"),
-            Endpoint("POST", "/v1/approvals/{}", self.answer, errors, scope="tools"),
+            HttpRoute("GET", "/v1/approvals", self.list, errors, scope="tools"),
+            HttpRoute("GET", "/v1/approvals/grants", self.grants, errors, scope="tools"),
+            HttpRoute("POST", "/v1/approvals/deny_all", self.deny_all, errors, scope="tools"),
+            HttpRoute("POST", "/v1/approvals/reset", self.reset, errors, scope="tools"),
+            HttpRoute("GET", "/v1/approvals/{}", self.show, errors, scope="tools"),
+            HttpRoute("POST", "/v1/approvals/{}", self.answer, errors, scope="tools"),
         ]
 
     async def list(self, call: AdmittedHttpRequest) -> None:
@@ -73,7 +73,15 @@ class ApprovalEndpoints:
         found = await self._changed(call, filters, page, query.get("version", ""), seconds)
         if found is None:
             raise unknown_cursor(page.after or page.before or "")
-        page = replace(page, limit=_fitting(found, page))
+        # Large arguments make a page shorter, but the approval nearest to the cursor always fits: else none could follow.
+        size, limit = 0, page.limit
+        for count, one in enumerate(found if page.before is None else reversed(found)):
+            size += _size(one)
+            if size > LARGEST_PAGE:
+                limit = min(max(count, 1), page.limit)
+                break
+        page = replace(page, limit=limit)
+        # One more than the limit: `has_more` is true if there is one.
         shown = found[: page.limit + 1] if page.before is None else found[-page.limit - 1 :]
         await _respond(call, [await _encoded(one) for one in shown], page, version=_version(found))
 
@@ -95,7 +103,7 @@ class ApprovalEndpoints:
                 except asyncio.CancelledError:
                     if call.exchange.client_left or call.record.cancelled_with is not None:
                         raise
-                    return found
+                    return found  # the server stops: a list that has not changed is a good answer
 
     async def show(self, call: AdmittedHttpRequest) -> None:
         """Return one approval."""
@@ -108,9 +116,10 @@ class ApprovalEndpoints:
         decision = _decode_decision(await call.exchange.json())
         try:
             answered = await self._approvals.answer(id, by=by, any_caller=any_caller, **decision)
-        except ClientError as error:
+        except ClientRequestError as error:
             if error.status not in (409, 410):
                 raise
+            # Answered or expired already: with the error the client gets what was decided, and by whom.
             call.record.note_error(error)
             body = msgspec.json.decode(OPENAI_CHAT.server.encode_error(error))
             found = await self._approvals.find(id, by=by, any_caller=any_caller)
@@ -184,16 +193,6 @@ def _read_page(query: dict[str, str]) -> _Page:
     if after is not None and before is not None:
         raise InvalidRequest("after and before exclude each other.", param="before")
     return _Page(cast(Order, order), after, before, read_limit(query))
-
-
-def _fitting(found: Sequence[Approval], page: _Page) -> int:
-    """Return how many approvals the page holds; the one nearest to the cursor always fits."""
-    size = 0
-    for count, one in enumerate(found if page.before is None else reversed(found)):
-        size += _size(one)
-        if size > LARGEST_PAGE:
-            return min(max(count, 1), page.limit)
-    return page.limit
 
 
 def _version(found: Sequence[Approval]) -> str:

@@ -13,15 +13,16 @@ from toolgate.bridge.frames import MAX_FRAME
 from toolgate.bridge.handshake import BridgeCredentials
 from toolgate.bridge.remote_windows import BridgeBusMember
 from toolgate.bridge.session import BridgeSessionOptions, EditorSession
-from toolgate.bridge.windows import EditorWindow, EditorWindows
+from toolgate.bridge.windows import EditorWindows
 from toolgate.config import is_loopback
-from toolgate.conversation.errors import Forbidden, NotFound, Overloaded, Unauthenticated
+from toolgate.conversation.errors import Forbidden, GatewayOverloaded, NotFound, Unauthenticated
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.http.websocket import GOING_AWAY, WebSocketLimits, WebSocketTimeouts, accept
 from toolgate.wire.jsontext import encode
 
 PATH = "/bridge"
+# More small frames than on other sockets: an editor sends every delta of a model's answer as one.
 _LIMITS = WebSocketLimits(MAX_FRAME, small_burst=65_536, small_per_second=8_192.0)
 _MAX_SOCKETS, _MAX_SOCKETS_OF_KEY = 128, 64
 
@@ -55,7 +56,7 @@ class BridgeEndpoints:
         """Show approvals in the windows that join from now on."""
         self._approvals = approvals
 
-    def endpoints(self, options: BridgeSessionOptions | None, approvals: bool = True) -> list[Endpoint]:
+    def endpoints(self, options: BridgeSessionOptions | None, approvals: bool = True) -> list[HttpRoute]:
         """Return the endpoints; without `options` no editor may join, without `approvals` none is shown there."""
         errors = OPENAI_CHAT.server
 
@@ -66,14 +67,32 @@ class BridgeEndpoints:
             await self._connect(call, options, self._approvals if approvals else None)
 
         return [
-            Endpoint("GET", PATH, connect, errors, scope="bridge", proves_itself=True),
-            Endpoint("GET", "/v1/bridge", self.list, errors, scope="tools"),
+            HttpRoute("GET", PATH, connect, errors, scope="bridge", proves_itself=True),
+            HttpRoute("GET", "/v1/bridge", self.list, errors, scope="tools"),
         ]
 
     async def list(self, call: AdmittedHttpRequest) -> None:
         """List the windows of editors that have joined, the one that was focused last first."""
-        windows = [_window_json(one) for one in self._windows.ordered] if call.caller.editor else []
-        await call.exchange.respond(200, encode({"object": "list", "data": windows}))
+        data: list[dict[str, Any]] = []
+        for window in self._windows.ordered if call.caller.editor else ():
+            state = window.state
+            data.append(
+                {
+                    "object": "bridge.window",
+                    "id": state.window.id,
+                    "editor": f"{state.editor.name} {state.editor.version}".strip(),
+                    "folders": state.window.folders,
+                    "remote": state.window.remote,
+                    "focused": state.window.focused,
+                    "owner": state.owner or None,
+                    "models": [f"{one.vendor}/{one.id}" for one in state.models],
+                    "tools": len(state.tools),
+                    "asks": window.asks.busy,
+                    "invocations": window.invocations.busy,
+                    "since": state.since,
+                }
+            )
+        await call.exchange.respond(200, encode({"object": "list", "data": data}))
 
     async def _connect(
         self, call: AdmittedHttpRequest, options: BridgeSessionOptions, approvals: EditorApprovals | None
@@ -81,7 +100,9 @@ class BridgeEndpoints:
         admission = self._admit(call)
         of_key = sum([one.owner == admission.owner for one in self._sessions])
         if len(self._sessions) >= _MAX_SOCKETS or of_key >= _MAX_SOCKETS_OF_KEY:
-            raise Overloaded("Too many editors are connected already.", code="too_many_websockets", retry_after=5)
+            raise GatewayOverloaded(
+                "Too many editors are connected already.", code="too_many_websockets", retry_after=5
+            )
 
         def drain() -> None:
             session.end(GOING_AWAY, "The server is shutting down.")
@@ -123,39 +144,18 @@ class BridgeEndpoints:
             raise Forbidden("Web pages may not open the bridge.", code="origin_not_allowed")
         if call.caller is not PUBLIC:
             return BridgeCredentials(owner=call.caller.name)
-        if not is_loopback(exchange.client_host) or not is_loopback(_host_name(exchange.header(b"host") or "")):
+        # Host without its port, as in `localhost:8080` or `[::1]:8080`. It is checked as well as the address: a web page
+        # whose name is made to resolve to this machine (DNS rebinding) sends its own name.
+        host = exchange.header(b"host") or ""
+        host = host.rpartition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if not is_loopback(exchange.client_host) or not is_loopback(host):
             raise Unauthenticated("An editor on another machine needs a key with the scope bridge.")
         if not self._token:
             raise Forbidden(
                 "The token file of the bridge cannot be used (the server's log says why): join with a key.",
                 code="no_bridge_token",
             )
-        return BridgeCredentials(token=self._token, address=_address(*exchange.server_address))
-
-
-def _host_name(header: str) -> str:
-    """Return a Host header without its port; an IPv6 address is in brackets."""
-    return header.rpartition("]")[0] if header.startswith("[") else header.partition(":")[0]
-
-
-def _address(host: str, port: int) -> str:
-    """Write an address as an editor dials it: one of IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _window_json(window: EditorWindow) -> dict[str, Any]:
-    state = window.state
-    return {
-        "object": "bridge.window",
-        "id": state.window.id,
-        "editor": f"{state.editor.name} {state.editor.version}".strip(),
-        "folders": state.window.folders,
-        "remote": state.window.remote,
-        "focused": state.window.focused,
-        "owner": state.owner or None,
-        "models": [f"{one.vendor}/{one.id}" for one in state.models],
-        "tools": len(state.tools),
-        "asks": window.asks.busy,
-        "invocations": window.invocations.busy,
-        "since": state.since,
-    }
+        # The editor's proof names the address that it has dialled, so that another server cannot pass it on to this one.
+        server, port = exchange.server_address
+        address = f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
+        return BridgeCredentials(token=self._token, address=address)

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from toolgate.api.request_validation import ToolsAndHistoryValidator
 from toolgate.api.response_writer import (
     AnswerRecorder,
+    PreparedRequest,
     ResponseSink,
     ResponseWriter,
-    RoutedRequest,
     StreamKeepaliveTimings,
 )
+from toolgate.api.tools_and_history_check import ToolsAndHistoryValidator
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.errors import Forbidden
 from toolgate.conversation.request import ModelRequest
@@ -26,16 +26,18 @@ from toolgate.dialects.dialect import AnswerMetadata, Dialect, ServerCodec
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import Model
-from toolgate.http.application import AdmittedHttpRequest, Endpoint, Handler, loses_errors
+from toolgate.http.application import AdmittedHttpRequest, Handler, HttpRoute, loses_errors
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
 from toolgate.tools.execution.durable import DurableRunContext
 from toolgate.tools.execution.options import RequestToolOptions, read_tool_options
 from toolgate.tools.execution.prepare_run import ToolRunPreparer
 from toolgate.upstreams.router import ModelRoute, Router
+from toolgate.wire.decoded_list_cache import DecodedListCache
 
+# Names the window of an editor, by its id or one of its folders, whose models and tools a request should use.
 WINDOW_HEADER = b"x-toolgate-window"
-"""Names the window of an editor, by its id or one of its folders, whose models and tools a request should use."""
 
+# More items than this are decoded in a thread.
 _MANY_ITEMS = 500
 _UNUSED_DECISION = (
     "mcp_approval_response was not used, because the request has no server tools: "
@@ -79,8 +81,8 @@ class ChatRecorderFactory(Protocol):
     """Decides which plain chats are stored."""
 
     def recorder_for(
-        self, call: AdmittedHttpRequest, prepared: RoutedRequest
-    ) -> tuple[RoutedRequest, ChatAnswerRecorder | None]:
+        self, call: AdmittedHttpRequest, prepared: PreparedRequest
+    ) -> tuple[PreparedRequest, ChatAnswerRecorder | None]:
         """Return the request, and the recorder of its answer if that is to be stored."""
 
 
@@ -100,25 +102,25 @@ class ChatHandler:
         self._tool_runs = tool_runs
         self._recording = recording
         self._check = ToolsAndHistoryValidator()
+        self._tools = DecodedListCache()
+        # The writer's own methods, without a call in between: the first writes the response, the second returns it whole.
         writer = ResponseWriter(timings, telemetry)
         self.respond = writer.respond
-        """Asks the model a prepared request and writes its response."""
         self.complete = writer.complete
-        """Asks the model a prepared request and returns its whole response."""
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints of the dialects that need nothing but a chat."""
         return [
-            Endpoint("POST", "/v1/chat/completions", self.handler(OPENAI_CHAT), OPENAI_CHAT.server),
-            Endpoint("POST", "/chat/completions", self.handler(OPENAI_CHAT), OPENAI_CHAT.server),
-            Endpoint("POST", "/v1/messages", self.handler(ANTHROPIC), ANTHROPIC.server),
+            HttpRoute("POST", "/v1/chat/completions", self.handler(OPENAI_CHAT), OPENAI_CHAT.server),
+            HttpRoute("POST", "/chat/completions", self.handler(OPENAI_CHAT), OPENAI_CHAT.server),
+            HttpRoute("POST", "/v1/messages", self.handler(ANTHROPIC), ANTHROPIC.server),
         ]
 
     def handler(self, dialect: Dialect) -> Handler:
         """Return the handler of one dialect's requests."""
 
         async def handle(call: AdmittedHttpRequest) -> None:
-            body = await call.exchange.json()
+            body = await call.exchange.json(self._tools)
             await self.respond_and_record(call, await self.prepare(call, dialect, dialect.server, body))
 
         handle.__doc__ = f"Answer a request of the {dialect.name} dialect, whole or streamed."
@@ -128,8 +130,9 @@ class ChatHandler:
         """Fill in the default model where a request body names none."""
         return self._router.with_model(body, call.caller.may_use)
 
-    def respond_and_record(self, call: AdmittedHttpRequest, prepared: RoutedRequest) -> Awaitable[None]:
+    def respond_and_record(self, call: AdmittedHttpRequest, prepared: PreparedRequest) -> Awaitable[None]:
         """Ask the model, write its response, and store the chat if it is to be stored."""
+        # Plain requests are passed on without a coroutine around them: that would cost each of them a call.
         if self._recording is None:
             return self.respond(prepared)
         prepared, recorder = self._recording.recorder_for(call, prepared)
@@ -155,7 +158,7 @@ class ChatHandler:
         body: Any,
         durable: DurableRunContext | None = None,
         decoded: ModelRequest | None = None,
-    ) -> RoutedRequest:
+    ) -> PreparedRequest:
         """Decode (unless `decoded` is given), route and check a body; with `durable`, for a run that survives crashes."""
         headers, body_size, caller, record = call.headers, call.body_size, call.caller, call.record
         defaults = self._tool_runs.defaults.options if self._tool_runs else None
@@ -171,7 +174,7 @@ class ChatHandler:
         if dialect.forwarded_headers:
             request = with_headers(request, headers, dialect.forwarded_headers)
         route = self._router.find(request.model)
-        record.dialect, record.model, record.stream = dialect.name, route.name, request.stream
+        record.dialect, record.model, record.stream = dialect.name, route.name, request.stream  # also if it is refused
         caller.require_model(route.name, request.model)
         editor = window_of(call, route)
         whole = route.whole_arguments or headers.get(b"x-toolgate-arguments") == b"whole"
@@ -185,15 +188,16 @@ class ChatHandler:
             model = route.model
         else:
             options = options or RequestToolOptions()
+            # This client does not know the items in which its dialect shows calls of server tools.
             if options.status != "events" and not dialect.reads_server_tools(request):
                 dialect = replace(dialect, native_tools=False, native_pause=False)
             request, model_request, model, on_delivered = await self._with_server_tools(
                 call, request, route, options, dialect, body, durable
             )
-        if request.decisions and model is route.model:
+        if request.decisions and model is route.model:  # there is no run with server tools that would read them
             request = replace(request, warnings=(*request.warnings, _UNUSED_DECISION))
         metadata = _answer_metadata(call, dialect, codec, request.model, options)
-        return RoutedRequest(
+        return PreparedRequest(
             call.exchange,
             dialect,
             codec,
@@ -224,10 +228,12 @@ class ChatHandler:
                 request = replace(request, warnings=(*request.warnings, "server tools are turned off here"))
             request = await self._check.check(request, route)
             return request, request, route.model, None
+        # A run that is resumed after a restart may come before the sources of its tools have connected.
         if durable is not None:
             await tool_runs.wait_for_tools(durable.history.messages)
         restored = await tool_runs.restore_history(call.caller, request, dialect)
         tools = tool_runs.select_tools(call.caller, restored, route, options, dialect)
+        # With the server's tools: `tool_choice` may name one of them.
         checked = await self._check.check(tools.request, route, ours=tools.names)
         tools = replace(tools, request=checked)
         record = call.record
@@ -247,7 +253,7 @@ def _answer_metadata(
 ) -> AnswerMetadata:
     record, created = call.record, int(time.time())
     return AnswerMetadata(
-        codec.reply_id(),
+        codec.reply_id(record.request_id),
         created,
         model,
         options is not None and options.status == "events",

@@ -1,17 +1,18 @@
 """Count the input tokens of a Messages request without sending it to a model."""
 
+from contextlib import suppress
+
 from msgspec.structs import replace
 
 from toolgate.api.chat import window_of, with_headers
 from toolgate.api.response_writer import ESTIMATED
 from toolgate.conversation.errors import UpstreamError
-from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
 from toolgate.dialects.anthropic.requests import decode_count_request
 from toolgate.dialects.anthropic.server import encode_count
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
-from toolgate.upstreams.router import ModelRoute, Router
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
+from toolgate.upstreams.router import Router
 from toolgate.upstreams.token_counting_offline import count_request_aside
 
 
@@ -21,9 +22,9 @@ class TokenCountHandler:
     def __init__(self, router: Router) -> None:
         self._router = router
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoint."""
-        return [Endpoint("POST", "/v1/messages/count_tokens", self.count, ANTHROPIC.server)]
+        return [HttpRoute("POST", "/v1/messages/count_tokens", self.count, ANTHROPIC.server)]
 
     async def count(self, call: AdmittedHttpRequest) -> None:
         """Count the input tokens of a Messages request."""
@@ -38,18 +39,12 @@ class TokenCountHandler:
         call.record.model = route.name
         request = replace(request, editor=window_of(call, route))
         call.exchange.cancel_when_client_leaves()
-        count = await _upstream_count(route, request)
+        count = None
+        if route.counter is not None:
+            # Clients count to decide whether to compact: an estimate serves them better than an error.
+            with suppress(UpstreamError):
+                count = await route.counter.count(request)
         if count is None:
             await call.exchange.respond(200, encode_count(await count_request_aside(request)), [ESTIMATED])
         else:
             await call.exchange.respond(200, encode_count(count))
-
-
-async def _upstream_count(route: ModelRoute, request: ModelRequest) -> int | None:
-    """Return the upstream's count; None if it cannot count or fails."""
-    if route.counter is None:
-        return None
-    try:
-        return await route.counter.count(request)
-    except UpstreamError:
-        return None

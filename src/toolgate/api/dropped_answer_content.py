@@ -3,7 +3,7 @@
 Encoders leave out the parts and fields that only another dialect knows. Relayed answers lose nothing and are not looked at.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from toolgate.conversation.message import Extra, Opaque, Part, Text, ToolCall
@@ -12,8 +12,8 @@ from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 
 _CITING = frozenset({"openai_chat", "openai_responses"})  # dialects whose clients can be given citations of web pages
 _NOT_SHOWN = frozenset({"message", "continues", "logprobs"})  # fields that belong to no text, or that are decoded
+# Fields of an answer as a whole that a person or a program may miss; others are the upstream's own measures.
 _OF_CONTENT = frozenset({"audio", "citations", "search_results", "container", "stop_details", "context_management"})
-"""Fields of an answer as a whole that a person or a program may miss; others are the upstream's own measures."""
 
 
 class UntranslatedContentWarnings:
@@ -27,11 +27,25 @@ class UntranslatedContentWarnings:
 
     def add_part(self, part: Part) -> None:
         """Look at a complete part of the answer."""
-        self._add(_of_part(part, self._client))
-        if self._takes_one_call and isinstance(part, ToolCall) and part.executor == "client":
-            if self._called:
-                self._add(["the model made several calls at once: function_call has the first of them"])
-            self._called = True
+        client = self._client
+        match part:
+            case Opaque(dialect, value) if dialect != client:
+                self._add([f"a part of type {value.get('type')!r} of the answer is known to {dialect} only"])
+            case Text(extra=extra) if extra:
+                self._add(
+                    [
+                        f"{name} of the answer's text have no place here"
+                        for dialect, fields in extra.items()
+                        for name, value in fields.items()
+                        if dialect != client and value and name not in _NOT_SHOWN
+                        # Citations of web pages are translated, those of files and documents are not.
+                        if not (name == "annotations" and client in _CITING and _cites_only_pages(value))
+                    ]
+                )
+            case ToolCall(executor="client") if self._takes_one_call:
+                if self._called:
+                    self._add(["the model made several calls at once: function_call has the first of them"])
+                self._called = True
 
     def add_end(self, extra: Extra) -> None:
         """Look at the fields of the answer as a whole."""
@@ -48,21 +62,8 @@ class UntranslatedContentWarnings:
         self._warnings += [warning for warning in found if warning not in self._warnings]
 
 
-def _of_part(part: Part, client: str) -> Iterable[str]:
-    match part:
-        case Opaque(dialect, value) if dialect != client:
-            return [f"a part of type {value.get('type')!r} of the answer is known to {dialect} only"]
-        case Text(extra=extra) if extra:
-            return [
-                f"{name} of the answer's text have no place here"
-                for dialect, fields in extra.items()
-                for name, value in fields.items()
-                if dialect != client and value and name not in _NOT_SHOWN
-                if not (name == "annotations" and client in _CITING and all(map(_is_web_page, value)))
-            ]
-        case _:
-            return ()
-
-
-def _is_web_page(annotation: Mapping[str, Any]) -> bool:
-    return annotation.get("type") == "url_citation"
+def _cites_only_pages(annotations: Any) -> bool:
+    # The field is the upstream's, and is kept as it came, whatever its type.
+    if type(annotations) is not list:
+        return False
+    return all(type(one) is dict and one.get("type") == "url_citation" for one in annotations)

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from toolgate.approvals.encode_for_people import approval_json
 from toolgate.approvals.record import Approval
-from toolgate.approvals.serialize import approval_json
 from toolgate.approvals.service import CHANGED, ApprovalService
 from toolgate.auth.authenticator import Caller
 from toolgate.bridge.frames import (
@@ -23,16 +23,16 @@ from toolgate.bridge.frames import (
     BridgeErrorFrame,
 )
 from toolgate.bridge.session import EditorSession
+from toolgate.change_notifications.notifier import ChangeNotifier
 from toolgate.conversation.errors import InvalidRequest, ToolgateError
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.pubsub.pubsub import PubSub
 from toolgate.tools.argument_check import MAX_ARGUMENTS
 from toolgate.wire.jsontext import encode
 
+# Who has answered, if the editor joined by the token of this machine.
 BY = "vscode"
-"""Who has answered, if the editor joined by the token of this machine."""
 
-_POLL_SECONDS = 5.0
+_POLL_SECONDS = 5.0  # for what no notification reports: approvals that expire
 _MOST_SHOWN = 50
 
 
@@ -46,10 +46,12 @@ class _Person(Struct, frozen=True):
 class EditorApprovals:
     """Watches the approvals for all windows of this process that want to see them."""
 
-    def __init__(self, approvals: ApprovalService, pubsub: PubSub, caller: Callable[[str], Caller | None]) -> None:
+    def __init__(
+        self, approvals: ApprovalService, notifier: ChangeNotifier, caller: Callable[[str], Caller | None]
+    ) -> None:
         """`caller` finds a caller with its present rights by the name of its key."""
         self._approvals = approvals
-        self._pubsub = pubsub
+        self._notifier = notifier
         self._caller = caller
         self._shown: dict[EditorSession, set[str]] = {}
         self._changed = asyncio.Event()
@@ -103,8 +105,9 @@ class EditorApprovals:
             await asyncio.wait({self._watching})
 
     def _person(self, session: EditorSession) -> _Person | None:
-        if not session.owner:
+        if not session.owner:  # joined by the token of this machine
             return _Person(BY, is_admin=True)
+        # Looked up each time: the key may have been revoked, or lost a scope, since the editor joined.
         caller = self._caller(session.owner)
         if caller is None or "tools" not in caller.scopes:
             return None
@@ -112,15 +115,15 @@ class EditorApprovals:
 
     async def _watch(self) -> None:
         """Compare what waits with what is shown, at every change, while windows want to see it."""
-        async with self._pubsub.subscribe(CHANGED) as published:
+        async with self._notifier.subscribe(CHANGED) as notified:
             while True:
-                published.clear()
+                notified.clear()
                 self._changed.clear()
                 with suppress(ToolgateError):  # the storage is away: it is read at the next look
                     for session in tuple(self._shown):
                         await self._show(session)
-                waiting = [asyncio.ensure_future(one.wait()) for one in (published, self._changed)]
-                seconds = _POLL_SECONDS if self._shown else None
+                waiting = [asyncio.ensure_future(one.wait()) for one in (notified, self._changed)]
+                seconds = _POLL_SECONDS if self._shown else None  # without windows, nothing is read until one comes
                 await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 for one in waiting:
                     one.cancel()
@@ -133,21 +136,19 @@ class EditorApprovals:
         page = None if person is None else await self._approvals.page(filters, "asc", None, None, _MOST_SHOWN)
         pending = {one.id: one for one in page or ()}
         shown = self._shown.get(session)
-        if shown is None:
+        if shown is None:  # it has left while the page was read
             return
         for id in shown - pending.keys():
             shown.discard(id)
-            session.write(BridgeApprovalClosedFrame(id, await self._state(id)))
+            try:
+                state: str = (await self._approvals.find(id, by=BY, any_caller=True)).state
+            except ToolgateError:  # it is not stored any more
+                state = "expired"
+            session.write(BridgeApprovalClosedFrame(id, state))
         for id, approval in pending.items():
             if id not in shown:
                 shown.add(id)
                 session.write(BridgeApprovalFrame(id, Raw(await run_in_thread(_encoded, approval))))
-
-    async def _state(self, id: str) -> str:
-        try:
-            return (await self._approvals.find(id, by=BY, any_caller=True)).state
-        except ToolgateError:
-            return "expired"
 
 
 def _encoded(approval: Approval) -> bytes:

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from toolgate import __version__
 from toolgate.api.openapi import openapi_document
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.wire.jsontext import encode
 
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -17,7 +17,7 @@ class SystemEndpoints:
 
     def __init__(
         self,
-        others: Sequence[Endpoint],
+        others: Sequence[HttpRoute],
         metrics: Callable[[], bytes],
         sum_metrics: Callable[[bytes], Awaitable[bytes]] | None = None,
         is_draining: Callable[[], bool] = lambda: False,
@@ -31,20 +31,20 @@ class SystemEndpoints:
         self._sum_metrics = sum_metrics
         self._is_draining = is_draining
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints; only the metrics need a key."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/", self.root, errors, scope=None),
-            Endpoint("GET", "/healthz", self.healthz, errors, scope=None),
-            Endpoint("GET", "/readyz", self.readyz, errors, scope=None),
-            Endpoint("GET", "/metrics", self.metrics, errors, scope="admin"),
-            Endpoint("GET", "/openapi.json", self.openapi, errors, scope=None),
+            HttpRoute("GET", "/", self.root, errors, scope=None),
+            HttpRoute("GET", "/healthz", self.healthz, errors, scope=None),
+            HttpRoute("GET", "/readyz", self.readyz, errors, scope=None),
+            HttpRoute("GET", "/metrics", self.metrics, errors, scope="admin"),
+            HttpRoute("GET", "/openapi.json", self.openapi, errors, scope=None),
         ]
 
     async def root(self, call: AdmittedHttpRequest) -> None:
         """Return the name and version of the server; a browser is sent to the console."""
-        vary = (b"vary", b"accept")
+        vary = (b"vary", b"accept")  # a cache must not give a program the redirect of a browser
         if b"text/html" in call.headers.get(b"accept", b""):
             await call.exchange.respond(302, b"", [(b"location", b"console/"), vary], b"text/plain")
             return
@@ -58,7 +58,7 @@ class SystemEndpoints:
     async def readyz(self, call: AdmittedHttpRequest) -> None:
         """Report whether new requests are accepted; 503 while the server shuts down."""
         if self._is_draining():
-            raise Overloaded("The server is shutting down.", retry_after=1)
+            raise GatewayOverloaded("The server is shutting down.", retry_after=1)
         await call.exchange.respond(200, b'{"status":"ready"}')
 
     async def metrics(self, call: AdmittedHttpRequest) -> None:

@@ -17,33 +17,33 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from toolgate.auth.authenticator import ANONYMOUS
-from toolgate.auth.key_fields import KeyRights, KeyUpdate, read_change, reject_unknown
 from toolgate.auth.key_registry import KeyRegistry, to_settings
+from toolgate.auth.key_update_request import KeyRights, KeyRightsReplacement, read_change, reject_unknown
 from toolgate.auth.stored_key_cache import is_former_valid, is_valid
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.http.exchange import Header
 from toolgate.limits import Budgets
 from toolgate.storage.keys import StoredKey
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
 PREFIX = "tg-"
-ENTROPY = 32
-"""Random bytes of a key."""
+ENTROPY = 32  # random bytes of a key
 
+# Keys that a database may hold, the revoked ones included: every process has all of them in memory.
 MOST = 20_000
-"""Keys that a database may hold, the revoked ones included."""
 
+# Seconds for which the former secret of a rotated key may stay valid.
 LONGEST_GRACE = 7 * 86400
-"""Seconds for which the former secret of a rotated key may stay valid."""
 
 _ID = "key_"
 _NAME = re.compile(r"[\w.@-]{1,64}", re.ASCII)
+# Names of callers that have no key: those that the server admits without one, and the MCP client on stdio.
 _RESERVED = frozenset((ANONYMOUS.name, "stdio"))
 _NO_SECRET = Secret("")
 _NO_STORE: tuple[Header, ...] = ((b"cache-control", b"no-store"),)
@@ -59,16 +59,16 @@ class KeyEndpoints:
         self._budgets = budgets
         self._log = log
 
-    def endpoints(self) -> Sequence[Endpoint]:
+    def endpoints(self) -> Sequence[HttpRoute]:
         """Return the endpoints."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/v1/keys", self.list, errors, scope="admin"),
-            Endpoint("POST", "/v1/keys", self.create, errors, scope="admin"),
-            Endpoint("POST", "/v1/keys/{}/rotate", self.rotate, errors, scope="admin"),
-            Endpoint("GET", "/v1/keys/{}", self.show, errors, scope="admin"),
-            Endpoint("POST", "/v1/keys/{}", self.change, errors, scope="admin"),
-            Endpoint("DELETE", "/v1/keys/{}", self.revoke, errors, scope="admin"),
+            HttpRoute("GET", "/v1/keys", self.list, errors, scope="admin"),
+            HttpRoute("POST", "/v1/keys", self.create, errors, scope="admin"),
+            HttpRoute("POST", "/v1/keys/{}/rotate", self.rotate, errors, scope="admin"),
+            HttpRoute("GET", "/v1/keys/{}", self.show, errors, scope="admin"),
+            HttpRoute("POST", "/v1/keys/{}", self.change, errors, scope="admin"),
+            HttpRoute("DELETE", "/v1/keys/{}", self.revoke, errors, scope="admin"),
         ]
 
     async def list(self, call: AdmittedHttpRequest) -> None:
@@ -91,7 +91,23 @@ class KeyEndpoints:
     async def create(self, call: AdmittedHttpRequest) -> None:
         """Create a key, which is returned in this response and never again."""
         fields, now = Fields(await call.exchange.json()), time.time()
-        name = self._new_name(fields)
+        if not any("admin" in key.scopes for key in self._configured):
+            raise Conflict(
+                "Keys can be made once the configuration holds one with the scope admin: "
+                "without one, keys could not be managed. "
+                "`toolgate keys new NAME --scopes chat,tools,admin` makes it.",
+                code="no_admin_key",
+            )
+        name = fields.required_text("name")
+        # A name that looks like an id could be taken for another key in the path.
+        if not _NAME.fullmatch(name) or name.startswith(_ID) or name in _RESERVED:
+            raise InvalidRequest(
+                f"name may hold letters, digits and . _ @ - only, 64 at most, and not begin with {_ID}.", param="name"
+            )
+        if any(key.name == name for key in self._configured):
+            raise _taken(name)
+        if len(self._stored_keys.all) >= MOST:
+            raise Conflict(f"There are {MOST} keys already.", code="too_many_keys")
         change = read_change(fields, KeyRights(), self._models, now)
         secret, digest, shown = new_secret()
         stored = StoredKey(_ID + random_suffix(), name, "", digest, shown, _encode_rights(change.rights), int(now))
@@ -105,7 +121,14 @@ class KeyEndpoints:
         body = await call.exchange.json()
 
         def edit(key: StoredKey) -> StoredKey:
-            return _changed(_unrevoked(key), read_change(Fields(body), _decode_rights(key), self._models, now))
+            key = _unrevoked(key)
+            try:
+                rights = msgspec.json.decode(key.rights, type=KeyRights)
+            except (msgspec.DecodeError, RecursionError):
+                raise Conflict(
+                    f"The rights of {key.name!r} were written by another version.", code="key_unreadable"
+                ) from None
+            return _changed(key, read_change(Fields(body), rights, self._models, now))
 
         edit(stored)  # refuses a wrong body before a transaction is opened
         await self._edit(call, stored, edit, "key changed")
@@ -147,6 +170,7 @@ class KeyEndpoints:
 
     async def _apply(self, call: AdmittedHttpRequest, id: str, event: str, secret: str | None = None) -> None:
         """Put a stored change into force in this process, log it, and respond with the key."""
+        # This request is not ended, even if it has revoked its own key: the client should get its answer.
         await self._stored_keys.refresh(sparing=call.record.request_id)
         key = self._stored_keys.all[id]
         self._log.info(event, name=key.name, id=id, by=call.caller.name)
@@ -169,25 +193,6 @@ class KeyEndpoints:
             raise _unknown(name)
         return found
 
-    def _new_name(self, fields: Fields) -> str:
-        if not any("admin" in key.scopes for key in self._configured):
-            raise Conflict(
-                "Keys can be made once the configuration holds one with the scope admin: "
-                "without one, keys could not be managed. "
-                "`toolgate keys new NAME --scopes chat,tools,admin` makes it.",
-                code="no_admin_key",
-            )
-        name = fields.required_text("name")
-        if not _NAME.fullmatch(name) or name.startswith(_ID) or name in _RESERVED:
-            raise InvalidRequest(
-                f"name may hold letters, digits and . _ @ - only, 64 at most, and not begin with {_ID}.", param="name"
-            )
-        if any(key.name == name for key in self._configured):
-            raise _taken(name)
-        if len(self._stored_keys.all) >= MOST:
-            raise Conflict(f"There are {MOST} keys already.", code="too_many_keys")
-        return name
-
     def _key_object(self, key: KeySettings) -> dict[str, Any]:
         """Return a key of the configuration, or the fields that one of the database has in common with it."""
         rights = {name: getattr(key, name) for name in KeyRights.__struct_fields__}
@@ -196,8 +201,10 @@ class KeyEndpoints:
         return {"object": "key", "id": key.name, "name": key.name, "source": "configuration", **rights, "spent": spent}
 
     def _stored_key_object(self, stored: StoredKey) -> dict[str, Any]:
+        # Rights that another version has written cannot be read: the key is shown without any.
         settings = to_settings(stored) or KeySettings(name=stored.name, key=_NO_SECRET, scopes=())
         state = "active" if is_valid(stored, time.time()) else "expired"
+        # The configuration was given a key of the same name later: only that one is valid.
         if any(key.name == stored.name for key in self._configured):
             state = "shadowed"
         return self._key_object(settings) | {
@@ -220,7 +227,7 @@ def new_secret() -> tuple[str, str, str]:
     return secret, sha256(secret.encode()).hexdigest(), f"{secret[:6]}…{secret[-4:]}"
 
 
-def _changed(key: StoredKey, change: KeyUpdate) -> StoredKey:
+def _changed(key: StoredKey, change: KeyRightsReplacement) -> StoredKey:
     owner = key.owner if change.owner is UNSET else change.owner
     expires = key.expires if change.expires is UNSET else change.expires
     return replace(key, owner=owner, expires=expires, rights=_encode_rights(change.rights))
@@ -230,13 +237,6 @@ def _unrevoked(key: StoredKey) -> StoredKey:
     if key.revoked is not None:
         raise Conflict(f"The key {key.name!r} was revoked, which cannot be undone; make another.", code="key_revoked")
     return key
-
-
-def _decode_rights(key: StoredKey) -> KeyRights:
-    try:
-        return msgspec.json.decode(key.rights, type=KeyRights)
-    except (msgspec.DecodeError, RecursionError):
-        raise Conflict(f"The rights of {key.name!r} were written by another version.", code="key_unreadable") from None
 
 
 def _encode_rights(rights: KeyRights) -> str:

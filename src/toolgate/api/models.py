@@ -4,7 +4,7 @@ from typing import Any
 
 from toolgate.dialects.anthropic.server import write_model, write_models
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.upstreams.router import ModelRoute, Router
 from toolgate.wire.jsontext import encode
 
@@ -17,12 +17,12 @@ class ModelEndpoints:
     def __init__(self, router: Router) -> None:
         self._router = router
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/v1/models", self.list, errors),
-            Endpoint("GET", "/v1/models/{}", self.show, errors),
+            HttpRoute("GET", "/v1/models", self.list, errors),
+            HttpRoute("GET", "/v1/models/{}", self.show, errors),
         ]
 
     async def list(self, call: AdmittedHttpRequest) -> None:

@@ -6,13 +6,13 @@ from types import ModuleType
 from toolgate.api.chat import ChatHandler
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.ollama import DIALECT, generate, model_listings, server
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.upstreams.router import ModelRoute, Router
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
 _CONTEXT = 131_072  # reported for models whose context window is not known
-_LOADED_SECONDS = 300
+_LOADED_SECONDS = 300  # Ollama's own keep_alive: how long it reports that a model stays loaded
 
 
 class OllamaEndpoints:
@@ -22,16 +22,16 @@ class OllamaEndpoints:
         self._chat = chat
         self._router = router
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints; the version needs no key."""
         errors = DIALECT.server
         return [
-            Endpoint("POST", "/api/chat", self.chat, errors),
-            Endpoint("POST", "/api/generate", self.generate, errors),
-            Endpoint("GET", "/api/tags", self.tags, errors),
-            Endpoint("POST", "/api/show", self.show, errors),
-            Endpoint("GET", "/api/ps", self.ps, errors),
-            Endpoint("GET", "/api/version", self.version, errors, scope=None),
+            HttpRoute("POST", "/api/chat", self.chat, errors),
+            HttpRoute("POST", "/api/generate", self.generate, errors),
+            HttpRoute("GET", "/api/tags", self.tags, errors),
+            HttpRoute("POST", "/api/show", self.show, errors),
+            HttpRoute("GET", "/api/ps", self.ps, errors),
+            HttpRoute("GET", "/api/version", self.version, errors, scope=None),
         ]
 
     async def chat(self, call: AdmittedHttpRequest) -> None:
@@ -69,7 +69,7 @@ class OllamaEndpoints:
         # A request without a prompt only loads the model, which here is always loaded.
         body = self._router.with_model(body, call.caller.may_use)
         route = self._route(call, Fields(body).required_text("model"))
-        metadata = AnswerMetadata(codec.reply_id(), int(time.time()), route.name)
+        metadata = AnswerMetadata(codec.reply_id(call.record.request_id), int(time.time()), route.name)
         await call.exchange.respond(200, codec.encode_load(body, metadata))
 
     def _route(self, call: AdmittedHttpRequest, name: str) -> ModelRoute:

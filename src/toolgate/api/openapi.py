@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolgate import __version__
-from toolgate.http.application import Endpoint
+from toolgate.http.application import HttpRoute
 
 _ERRORS = {
     "400": "The request is wrong; the message names the field.",
@@ -20,7 +20,7 @@ _ERRORS = {
 }
 
 
-def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def openapi_document(endpoints: Sequence[HttpRoute]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of these endpoints."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
@@ -44,7 +44,7 @@ def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: HttpRoute) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": (endpoint.handler.__doc__ or "").strip().splitlines()[0],
         "operationId": re.sub(r"\W+", "_", f"{endpoint.method.lower()} {endpoint.path}").strip("_"),

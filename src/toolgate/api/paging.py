@@ -57,7 +57,7 @@ def read_number(parameters: dict[str, str], name: str, default: int) -> int:
     value = parameters.get(name, "")
     if not value:
         return default
-    if not value.isdecimal() or len(value) > 12:
+    if not value.isdecimal() or len(value) > 12:  # `int` raises for thousands of digits, SQL for more than 19
         raise InvalidRequest(f"{name} must be a whole number.", param=name, code="invalid_type")
     return int(value)
 
@@ -82,14 +82,14 @@ def list_page(
     rather than the first.
     """
     fit = items[: -limit - 1 : -1] if backwards else items[:limit]
-    texts: list[Raw] = []
+    texts: list[Raw] = []  # encoded once, for their sizes and for the page
 
     def sizes() -> Iterator[int]:
         for item in fit:
             texts.append(Raw(encode(item)))
             yield memoryview(texts[-1]).nbytes
 
-    count = fitting(sizes())
+    count = fitting(sizes())  # stops to encode as soon as the page is full
     step = -1 if backwards else 1
     return _list_object(fit[:count][::step], texts[:count][::step], has_more=more or len(items) > count)
 

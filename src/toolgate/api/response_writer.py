@@ -11,24 +11,24 @@ from typing import Protocol, cast
 from msgspec import Struct
 
 from toolgate.api.dropped_answer_content import UntranslatedContentWarnings
-from toolgate.conversation.errors import GatewayError, ToolgateError
-from toolgate.conversation.events import Finish, ModelResponse, PartDelta, PartEnd, PartStart, RunEvent
+from toolgate.conversation.errors import InternalGatewayError, ToolgateError
+from toolgate.conversation.events import ModelResponse, PartDelta, PartEnd, PartStart, RunEnd, RunEvent
 from toolgate.conversation.fold import fold, is_empty
 from toolgate.conversation.message import ToolCall, is_blank
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.size import are_parts_larger
+from toolgate.conversation.rough_size_estimate import are_parts_larger
 from toolgate.dialects.dialect import AnswerMetadata, Dialect, ServerCodec, StreamEncoder
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
+from toolgate.engine.model_to_run_events import WholeArgumentsEmitter, run_events
 from toolgate.engine.ports import Model, ModelStream, RelayableStream, RelayedStream, RelayStats
-from toolgate.engine.run_events import ArgumentDeltaMerger, run_events
 from toolgate.http.exchange import Header
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
-from toolgate.upstreams.http_streams import WholeResponseStream
+from toolgate.upstreams.http_responses import WholeResponseStream
 from toolgate.upstreams.token_counting_offline import estimate
 
 EMPTY_ANSWER = "the model gave an empty answer"
+# Marks token counts that were estimated here because the upstream sent none.
 ESTIMATED: Header = (b"x-toolgate-usage", b"estimated")
-"""Marks token counts that were estimated here because the upstream sent none."""
 
 _MANY_EVENTS = 500  # encoding fewer takes less time than handing them to a thread
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
@@ -67,7 +67,7 @@ class ResponseSink(Protocol):
         """End a streamed response."""
 
 
-class RoutedRequest(Struct, frozen=True):
+class PreparedRequest(Struct, frozen=True):
     """A request that is checked and routed, with everything that is needed to write its response.
 
     `request` is the client's. `model_request` is sent to the model: the same, unless the server's tools take part.
@@ -82,12 +82,12 @@ class RoutedRequest(Struct, frozen=True):
     metadata: AnswerMetadata
     record: RequestRecord
     whole_arguments: bool = False
+    # Continues a stream whose beginning was sent by an earlier attempt.
     encoder: StreamEncoder | None = None
-    """Continues a stream whose beginning was sent by an earlier attempt."""
+    # Called when the client has received the response.
     on_delivered: Callable[[], Awaitable[None]] | None = None
-    """Called when the client has received the response."""
+    # The request as its codec decoded it, before anything was checked or added.
     decoded: ModelRequest | None = None
-    """The request as its codec decoded it, before anything was checked or added."""
 
 
 class AnswerRecorder(Protocol):
@@ -107,19 +107,19 @@ class ResponseWriter:
         self._timings = timings
         self._telemetry = telemetry
 
-    def respond(self, prepared: RoutedRequest, recorder: AnswerRecorder | None = None) -> Awaitable[None]:
+    def respond(self, prepared: PreparedRequest, recorder: AnswerRecorder | None = None) -> Awaitable[None]:
         """Ask the model and write its response, whole or streamed as requested."""
         prepared.sink.cancel_when_client_leaves()
         writing = (self._stream if prepared.request.stream else self._write_whole)(prepared, recorder)
         return writing if prepared.on_delivered is None else _report_delivery(prepared, writing, prepared.on_delivered)
 
-    async def _write_whole(self, prepared: RoutedRequest, recorder: AnswerRecorder | None) -> None:
+    async def _write_whole(self, prepared: PreparedRequest, recorder: AnswerRecorder | None) -> None:
         body, headers = await self.complete(prepared)
         if recorder is not None:
             await recorder.before_whole(body)
         await prepared.sink.respond(200, body, headers)
 
-    async def complete(self, prepared: RoutedRequest) -> tuple[bytes, list[Header]]:
+    async def complete(self, prepared: PreparedRequest) -> tuple[bytes, list[Header]]:
         """Ask the model and return its whole response with the headers, without writing it."""
         record = prepared.record
         try:
@@ -134,6 +134,7 @@ class ResponseWriter:
                 if type(part) is ToolCall:
                     record.note_call(part.name)
         finally:
+            # Also of an answer that failed: the upstream is paid for it. Without open steps there is nothing to wait for.
             if record.tally.open_steps:
                 await record.settle_usage()
             else:
@@ -145,15 +146,14 @@ class ResponseWriter:
             headers.append(ESTIMATED)
         return body, headers
 
-    async def _stream(self, prepared: RoutedRequest, recorder: AnswerRecorder | None) -> None:
-        """Start a stream and write it to its end.
-
-        The model's first event decides the status; when it takes too long, the stream starts without it.
-        """
+    async def _stream(self, prepared: PreparedRequest, recorder: AnswerRecorder | None) -> None:
+        """Start a stream and write it to its end."""
         sink, timings = prepared.sink, self._timings
         asking = asyncio.ensure_future(prepared.model.ask(prepared.model_request))
         self._telemetry.stream_opened()
         try:
+            # The model's first event decides the status: `result` raises what becomes an error response. If it takes too
+            # long, the stream starts without it, because clients and proxies give up on a silent connection.
             await asyncio.wait({asking}, timeout=timings.first_event)
             answer = asking.result() if asking.done() else None
             comment = _PING if prepared.dialect.framing == "sse" else b""
@@ -167,7 +167,7 @@ class ResponseWriter:
             try:
                 if not asking.done():  # the client has left before the first event: the upstream must not go on
                     asking.cancel()
-                    await asyncio.wait({asking})
+                    await asyncio.wait({asking})  # and not `await asking`, which would raise its cancellation here
                 if not asking.cancelled() and asking.exception() is None:
                     await asking.result().aclose()
             finally:
@@ -176,7 +176,7 @@ class ResponseWriter:
 
     async def _write_stream(
         self,
-        prepared: RoutedRequest,
+        prepared: PreparedRequest,
         asking: asyncio.Future[ModelStream],
         recorder: AnswerRecorder | None,
         warned: int,
@@ -190,6 +190,7 @@ class ResponseWriter:
         try:
             answer = await asking
             prepared.record.upstream = answer.upstream
+            # The upstream speaks the client's dialect: its own chunks are passed on, no events are encoded again.
             if prepared.request.relay and answer.dialect == prepared.request.dialect:
                 relayed = cast(RelayableStream, answer).relay_stream(prepared.metadata)
                 encoder, late = relayed.relay, relayed.relay.names.warnings
@@ -205,6 +206,7 @@ class ResponseWriter:
                     if len(late) > sent_late:
                         await _warn(prepared, late[sent_late:])
                         sent_late = len(late)
+                    # What a client has received must be there when it comes back, even after a crash.
                     if recorder is not None:
                         await recorder.before_chunk(chunk)
                     await _write(prepared, chunk)
@@ -217,11 +219,11 @@ class ResponseWriter:
             await _fail(prepared, encoder, prepared.record.end_error())
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an error event, the log the traceback
             self._telemetry.crashed(prepared.record, error)
-            await _fail(prepared, encoder, GatewayError("An internal error occurred; the server's log has it."))
+            await _fail(prepared, encoder, InternalGatewayError("An internal error occurred; the server's log has it."))
 
 
 async def _report_delivery(
-    prepared: RoutedRequest, writing: Awaitable[None], on_delivered: Callable[[], Awaitable[None]]
+    prepared: PreparedRequest, writing: Awaitable[None], on_delivered: Callable[[], Awaitable[None]]
 ) -> None:
     await writing
     if not prepared.sink.client_left:
@@ -229,10 +231,10 @@ async def _report_delivery(
 
 
 async def _encoded(
-    prepared: RoutedRequest, answer: ModelStream, encoder: StreamEncoder, late: list[str]
+    prepared: PreparedRequest, answer: ModelStream, encoder: StreamEncoder, late: list[str]
 ) -> AsyncGenerator[bytes, None]:
     """Encode the events of a run, one chunk for each batch."""
-    gather = ArgumentDeltaMerger().gather if prepared.whole_arguments else None
+    gather = WholeArgumentsEmitter().gather if prepared.whole_arguments else None
     empty, size = True, 0
     lost = UntranslatedContentWarnings(prepared.request, prepared.dialect.name, late)
     async with aclosing(run_events(answer)) as batches:
@@ -240,7 +242,7 @@ async def _encoded(
             added, blank = _record_batch(prepared.record, batch, lost)
             size += added
             empty = empty and blank
-            if empty and isinstance(end := batch[-1], Finish) and end.reason in ("stop", "tool_calls"):
+            if empty and isinstance(end := batch[-1], RunEnd) and end.reason in ("stop", "tool_calls"):
                 late.append(EMPTY_ANSWER)
             events = gather(batch) if gather else batch
             # The end of a part and of the run repeat all that was sent before, which may be large.
@@ -278,18 +280,19 @@ def _record_batch(record: RequestRecord, batch: list[RunEvent], lost: Untranslat
         elif kind is PartEnd:
             blank = blank and is_blank(event.part)  # type: ignore[union-attr]  # a PartEnd
             lost.add_part(event.part)  # type: ignore[union-attr]
-        elif kind is Finish:
-            record.note_end(event.reason, event.usage)  # type: ignore[union-attr]  # a Finish
+        elif kind is RunEnd:
+            record.note_end(event.reason, event.usage)  # type: ignore[union-attr]  # a RunEnd
             lost.add_end(event.extra)  # type: ignore[union-attr]
     return size, blank
 
 
-async def _relayed(prepared: RoutedRequest, relayed: RelayedStream, late: list[str]) -> AsyncGenerator[bytes, None]:
+async def _relayed(prepared: PreparedRequest, relayed: RelayedStream, late: list[str]) -> AsyncGenerator[bytes, None]:
     """Pass on the chunks of an upstream that uses the client's own dialect."""
     relay, checked = relayed.relay, False
     try:
         async for chunk in relayed:
             prepared.record.note_first_event()
+            # Looked at once, before the last chunk is sent: a warning behind the end of a stream is not read.
             if relay.reason is not None and not checked:
                 checked = True
                 if relay.reason in ("stop", "tool_calls") and all(is_blank(part) for part in relay.received()):
@@ -300,7 +303,7 @@ async def _relayed(prepared: RoutedRequest, relayed: RelayedStream, late: list[s
         prepared.record.note_end(relay.reason, relay.usage)
 
 
-async def _whole(prepared: RoutedRequest, answer: ModelStream) -> tuple[bytes, ModelResponse, list[str]]:
+async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes, ModelResponse, list[str]]:
     """Read the answer to its end and encode it; the last value warns of what the dialect cannot express."""
     request, metadata = prepared.request, prepared.metadata
     if request.relay and answer.dialect == request.dialect:
@@ -309,6 +312,7 @@ async def _whole(prepared: RoutedRequest, answer: ModelStream) -> tuple[bytes, M
         if response.usage is None:
             body, response = relayable.relay_whole(metadata, await estimate(request, response.parts))
         return body, response, []
+    # A plain text, of which nothing can be lost: no events are made of it only to fold them again.
     if type(answer) is WholeResponseStream and (plain := answer.plain) is not None:
         return prepared.codec.encode_response(plain, request, metadata), plain, []
     events: list[RunEvent] = []
@@ -326,7 +330,7 @@ async def _whole(prepared: RoutedRequest, answer: ModelStream) -> tuple[bytes, M
     return encode(response, request, metadata), response, lost
 
 
-async def _write(prepared: RoutedRequest, chunk: bytes) -> None:
+async def _write(prepared: PreparedRequest, chunk: bytes) -> None:
     if not prepared.dialect.one_event_per_write:
         await prepared.sink.write(chunk)
         return
@@ -339,15 +343,16 @@ async def _write(prepared: RoutedRequest, chunk: bytes) -> None:
         sent = end
 
 
-async def _warn(prepared: RoutedRequest, warnings: Sequence[str]) -> None:
+async def _warn(prepared: PreparedRequest, warnings: Sequence[str]) -> None:
     """Send warnings that came after the headers were sent."""
     prepared.record.warnings += tuple(warnings)
     text = warning_header(warnings).decode()
     await prepared.sink.write(prepared.codec.encode_warning(text, prepared.metadata))
 
 
-async def _fail(prepared: RoutedRequest, encoder: StreamEncoder | RelayStats | None, error: ToolgateError) -> None:
+async def _fail(prepared: PreparedRequest, encoder: StreamEncoder | RelayStats | None, error: ToolgateError) -> None:
     prepared.record.note_error(error)
+    # The model failed before there was an encoder, but after the headers were sent.
     encoder = encoder or prepared.encoder or prepared.codec.encoder(prepared.request, prepared.metadata)
     await _write(prepared, encoder.error(error))
 
@@ -377,7 +382,7 @@ async def _kept_alive(sink: ResponseSink, seconds: float, comment: bytes) -> Asy
             task.cancel()
 
 
-def _headers(prepared: RoutedRequest, answer: ModelStream | None, *more: str) -> list[Header]:
+def _headers(prepared: PreparedRequest, answer: ModelStream | None, *more: str) -> list[Header]:
     """Return the header with all warnings: what could not be sent to the upstream must not be dropped in silence."""
     warnings = [*prepared.request.warnings, *(answer.warnings if answer else ()), *more]
     if not warnings:

@@ -10,20 +10,20 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from toolgate.api.registration_request import ANNOTATIONS, decode_registration
+from toolgate.api.registered_source_request import ANNOTATIONS, decode_registration
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.schema_check import ToolSchemaLinter
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.selection import ToolRights, permitted
 from toolgate.tools.sources.registered import RegisteredToolSource, ToolRegistration
-from toolgate.tools.tool import Tool, ToolSpec
+from toolgate.tools.tool import ServerToolDefinition, Tool
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
-_CACHED = 20_000
+_CACHED = 20_000  # encoded tools; with more than that, all are dropped and encoded again
 
 
 class ToolEndpoints:
@@ -34,35 +34,45 @@ class ToolEndpoints:
         registry: ToolRegistry,
         registered: RegisteredToolSource,
         on_accept: Callable[[], None] = lambda: None,
-        schemas: ToolSchemaLinter | None = None,
+        schemas: ToolSchemaValidator | None = None,
     ) -> None:
         """`registered` is one of the sources of the registry; `on_accept` is called after a tool was accepted."""
         self._registry = registry
         self._on_accept = on_accept
         self._registered = registered
-        self._schemas = schemas or ToolSchemaLinter()
-        self._encoded: dict[str, tuple[ToolSpec, msgspec.Raw]] = {}
+        self._schemas = schemas or ToolSchemaValidator()
+        self._encoded: dict[str, tuple[ServerToolDefinition, msgspec.Raw]] = {}
         self._all_encoded: tuple[tuple[Tool, ...] | None, msgspec.Raw] = (None, msgspec.Raw(b"[]"))
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/v1/tools", self.list, errors, scope="tools"),
-            Endpoint("POST", "/v1/tools", self.register, errors, scope="admin"),
-            Endpoint("POST", "/v1/tools/{}/accept", self.accept, errors, scope="admin"),
-            Endpoint("GET", "/v1/tools/{}", self.show, errors, scope="tools"),
-            Endpoint("DELETE", "/v1/tools/{}", self.remove, errors, scope="admin"),
+            HttpRoute("GET", "/v1/tools", self.list, errors, scope="tools"),
+            HttpRoute("POST", "/v1/tools", self.register, errors, scope="admin"),
+            HttpRoute("POST", "/v1/tools/{}/accept", self.accept, errors, scope="admin"),
+            HttpRoute("GET", "/v1/tools/{}", self.show, errors, scope="tools"),
+            HttpRoute("DELETE", "/v1/tools/{}", self.remove, errors, scope="admin"),
         ]
 
     async def list(self, call: AdmittedHttpRequest) -> None:
         """List the tools that the caller may use; `?tags=a,b` selects any of the tags, `&name=get_*` matching names."""
+        # Two fields are known; a query of thousands would cost time and memory to parse.
         query, rights = parse_qs(call.exchange.query, max_num_fields=20), _rights(call.caller)
         tags = [tag for value in query.get("tags", ()) for tag in value.split(",") if tag]
         found = self._registry.find(tags, next(iter(query.get("name", ())), None))
         if rights:
             found = tuple([tool for tool in found if permitted(rights, tool.spec)])
-        body: dict[str, Any] = {"object": "list", "data": self._encode_all(found)}
+        data: Sequence[msgspec.Raw] | msgspec.Raw
+        # The list of all tools is the same tuple until a tool changes, so that it is encoded once.
+        if found is not self._registry.tools():
+            data = [self._encode(tool.spec) for tool in found]
+        elif found is self._all_encoded[0]:
+            data = self._all_encoded[1]
+        else:
+            data = msgspec.Raw(encode([self._encode(tool.spec) for tool in found]))
+            self._all_encoded = (found, data)
+        body: dict[str, Any] = {"object": "list", "data": data}
         # A caller that may not see all tools must not learn of them by their problems either.
         if not rights or "admin" in call.caller.scopes:
             quarantined = [
@@ -80,6 +90,7 @@ class ToolEndpoints:
         """Return one tool."""
         name = call.arguments[0]
         tool = self._registry.get(name)
+        # The same error for a tool that the caller may not use: its name must not be found out by trying.
         if tool is None or not permitted(_rights(call.caller), tool.spec):
             raise NotFound(
                 f"There is no tool {name[:80]!r}; GET /v1/tools lists those that this key may use.",
@@ -90,7 +101,14 @@ class ToolEndpoints:
     async def register(self, call: AdmittedHttpRequest) -> None:
         """Register an HTTP callback as a tool, or an MCP server by its URL; it stays after a restart."""
         registration = decode_registration(await call.exchange.json())
-        self._check_name(registration)
+        if registration.type == "mcp":
+            if f"mcp/{registration.name}" in self._registry.sources:
+                raise Conflict(f"There is an MCP server {registration.name!r} in the configuration.", param="name")
+        elif self._registry.get(registration.name) is not None:
+            raise Conflict(f"There is a tool {registration.name!r} already.", param="name")
+        # Tools of an MCP server have its name as a prefix: one that it offers later must not be shadowed by this one.
+        elif (owner := self._registry.owner_of_prefix(registration.name, "api")) is not None:
+            raise Conflict(f"{registration.name!r} begins as the names of {owner} do; take another.", param="name")
         await asyncio.to_thread(self._check_schemas, registration)
         source = await self._registered.add(registration)
         tool = self._registry.get(registration.name)
@@ -108,6 +126,7 @@ class ToolEndpoints:
     async def remove(self, call: AdmittedHttpRequest) -> None:
         """Delete a registration and its tools."""
         name = call.arguments[0]
+        # A name that is neither registered nor a tool is left to `remove`, which answers 404.
         if name not in self._registered.names and self._registry.get(name) is not None:
             raise Conflict(f"{name!r} was not registered here: it comes from the server's configuration.")
         await self._registered.remove(name)
@@ -122,31 +141,13 @@ class ToolEndpoints:
         self._on_accept()
         await call.exchange.respond(200, encode({"object": "tool", "name": call.arguments[0], "accepted": True}))
 
-    def _check_name(self, registration: ToolRegistration) -> None:
-        """Raise Conflict if the name is taken, or has the prefix of another source."""
-        if registration.type == "mcp":
-            if f"mcp/{registration.name}" in self._registry.sources:
-                raise Conflict(f"There is an MCP server {registration.name!r} in the configuration.", param="name")
-        elif self._registry.get(registration.name) is not None:
-            raise Conflict(f"There is a tool {registration.name!r} already.", param="name")
-        elif (owner := self._registry.owner_of_prefix(registration.name, "api")) is not None:
-            raise Conflict(f"{registration.name!r} begins as the names of {owner} do; take another.", param="name")
-
     def _check_schemas(self, registration: ToolRegistration) -> None:
         """Raise InvalidRequest if a schema is not valid."""
         for field, schema in (("inputSchema", registration.input_schema), ("outputSchema", registration.output_schema)):
             if schema is not None and (problem := self._schemas.problem(schema)):
                 raise InvalidRequest(f"{field} {problem}.", param=field, code="invalid_tool")
 
-    def _encode_all(self, tools: tuple[Tool, ...]) -> Sequence[msgspec.Raw] | msgspec.Raw:
-        """Encode tools; the list of all is the same tuple until a tool changes, and is encoded once."""
-        if tools is not self._registry.tools():
-            return [self._encode(tool.spec) for tool in tools]
-        if self._all_encoded[0] is not tools:
-            self._all_encoded = (tools, msgspec.Raw(encode([self._encode(tool.spec) for tool in tools])))
-        return self._all_encoded[1]
-
-    def _encode(self, spec: ToolSpec) -> msgspec.Raw:
+    def _encode(self, spec: ServerToolDefinition) -> msgspec.Raw:
         """Encode a tool, once: thousands may be listed again and again."""
         known = self._encoded.get(spec.name)
         if known is None or known[0] is not spec:
@@ -160,7 +161,7 @@ def _rights(caller: Caller) -> list[ToolRights]:
     return [ToolRights(caller.allow_tools, caller.block_tools)] if caller.allow_tools or caller.block_tools else []
 
 
-def _tool_object(spec: ToolSpec) -> dict[str, Any]:
+def _tool_object(spec: ServerToolDefinition) -> dict[str, Any]:
     """Return a tool in the form of VS Code's `lm.tools`, with further fields."""
     fields: dict[str, Any] = {
         "name": spec.name,

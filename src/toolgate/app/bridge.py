@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from toolgate.api.bridge import BridgeEndpoints
 from toolgate.api.editor_approvals import EditorApprovals
-from toolgate.bridge.exchange import ExchangeTimeouts
+from toolgate.bridge.exchange import EditorExchangeTimeouts
 from toolgate.bridge.remote_windows import BridgeBus, BridgeBusMember
 from toolgate.bridge.session import BridgeSessionOptions
 from toolgate.bridge.token_file import load_token, token_path
 from toolgate.bridge.windows import EditorWindows
+from toolgate.change_notifications.redis_bridge_bus import RedisBridgeBus
 from toolgate.config import Config
 from toolgate.config.settings import VscodeSettings
 from toolgate.http.websocket import GOING_AWAY
-from toolgate.pubsub.redis_bus import RedisBus
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.workers.client import SupervisorClient
 
 if TYPE_CHECKING:
-    from toolgate.http.application import Endpoint
+    from toolgate.http.application import HttpRoute
 
 
 class BridgeService:
@@ -38,7 +38,7 @@ class BridgeService:
         self._approvals = approvals
         self._endpoints.show_approvals(approvals)
 
-    def endpoints(self, settings: VscodeSettings) -> "list[Endpoint]":
+    def endpoints(self, settings: VscodeSettings) -> "list[HttpRoute]":
         """Return the endpoints under these settings."""
         return self._endpoints.endpoints(
             BridgeSessionOptions(asks=settings.concurrency) if settings.enabled else None, settings.approvals
@@ -53,6 +53,7 @@ class BridgeService:
         """Read or make the token file; without it editors of this machine need a key."""
         self._sharing.open()
         path = token_path(os.environ)
+        # A token file that cannot be used must not keep the server from starting: most servers have no editor.
         try:
             self._endpoints.use_token(await asyncio.to_thread(load_token, path))
         except (OSError, ValueError) as error:
@@ -68,13 +69,13 @@ class BridgeService:
 def choose_bus(config: Config, supervisor: SupervisorClient | None) -> BridgeBus | None:
     """Return the bus that reaches furthest: all nodes by Redis, else the workers of this machine."""
     if config.redis is not None:
-        return RedisBus(config.redis.reveal())
+        return RedisBridgeBus(config.redis.reveal())
     return supervisor.bridge if supervisor else None
 
 
-def exchange_timeouts(settings: VscodeSettings) -> ExchangeTimeouts:
+def exchange_timeouts(settings: VscodeSettings) -> EditorExchangeTimeouts:
     """Return how long an editor may take for an answer of a model."""
     limits = settings.timeouts
-    return ExchangeTimeouts(
+    return EditorExchangeTimeouts(
         consent=settings.consent_seconds, first_byte=limits.first_byte, idle=limits.idle, total=limits.total
     )

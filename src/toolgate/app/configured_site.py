@@ -26,13 +26,13 @@ from toolgate.http.application import Application, ErrorEncoder
 from toolgate.http.origins import OriginPolicy
 from toolgate.mcp.server import http_errors
 
+# How errors are encoded, by the beginning of the path.
 _ERROR_ENCODERS: dict[str, ErrorEncoder] = {
     "/": OPENAI_CHAT.server,
     "/v1/messages": ANTHROPIC.server,
     "/api/": OLLAMA.server,
     "/mcp": http_errors,
 }
-"""How errors are encoded, by the beginning of the path."""
 
 
 class ConfiguredSite:
@@ -72,7 +72,7 @@ class ConfiguredSite:
                 services.records.writer,
                 services.responses,
                 services.state,
-                services.pubsub,
+                services.notifier,
                 RunForker(responses, services.responses, services.records.timelines.store, services.state),
                 lambda: services.draining,
             ).endpoints(),
@@ -83,6 +83,7 @@ class ConfiguredSite:
         endpoints = services.quotas.wrap(limited, self.limits)
         endpoints += KeyEndpoints(config, services.keys, services.quotas.budgets, services.telemetry.log).endpoints()
         endpoints += services.bridge.endpoints(config.vscode)
+        # Probes are outside of the limits, too: a busy server is still alive.
         system = SystemEndpoints(
             endpoints,
             services.telemetry.render,

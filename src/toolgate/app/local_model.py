@@ -11,7 +11,7 @@ from toolgate.config import Config
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import ModelStream
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.workers.client import SupervisorClient
 
 if TYPE_CHECKING:
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from toolgate.upstreams.local.state import LocalModelState
     from toolgate.workers.engine_leases import EngineLeases
 
-_PERCENT_STEP = 10.0
-"""Percent of progress between two lines of the log."""
+_PERCENT_STEP = 10.0  # percent of progress between two lines of the log
 
 
-class DisabledModel:
+class DisabledLocalModel:
     """Takes the place of the local model in a configuration that disables it."""
 
     async def ask(self, request: ModelRequest) -> ModelStream:
@@ -40,6 +39,7 @@ def embedded_model(config: Config, log: Logger, supervisor: SupervisorClient | N
 
     if supervisor is None:
         return LocalModel(_options(config), _ProgressLog(log).write)
+    # The weights take gigabytes: all workers ask the one engine of their supervisor.
     from toolgate.workers.shared_engine import BorrowedEngineProvider
 
     return LocalModel(_options(config), engines=BorrowedEngineProvider(supervisor, config.embedded.model))
@@ -92,7 +92,7 @@ class _ProgressLog:
         """Log a changed state."""
         phase, percent = self._last
         now = state.percent or 0.0
-        if state.phase == phase and now < percent + _PERCENT_STEP:
+        if state.phase == phase and now < percent + _PERCENT_STEP:  # a download reports every chunk
             return
         self._last = (state.phase, now)
         write = self._log.error if state.phase == "failed" else self._log.info

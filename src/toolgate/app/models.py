@@ -7,11 +7,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from toolgate.app.bridge import exchange_timeouts
-from toolgate.app.peers import PeerFactory
+from toolgate.app.stateful_chat import StatefulChatFactory
 from toolgate.app.tool_sources import base_of
 from toolgate.bridge.frames import LentModel
 from toolgate.bridge.windows import EditorWindows
 from toolgate.config import BUILTIN, VSCODE, Config, ModelConfig, TargetConfig, UpstreamConfig
+from toolgate.conversation.request import NO_SETTINGS
 from toolgate.dialects.anthropic import DIALECT as ANTHROPIC
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.ollama import DIALECT as OLLAMA
@@ -22,7 +23,7 @@ from toolgate.engine.run_limits import Price
 from toolgate.telemetry.request_log import Telemetry
 from toolgate.upstreams.http_model import HttpModel, UpstreamEndpoint
 from toolgate.upstreams.router import ModelRoute, Router, TokenCounter
-from toolgate.upstreams.token_counter import UpstreamTokenCounter
+from toolgate.upstreams.token_count_client import UpstreamTokenCountClient
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 from toolgate.upstreams.vscode.demanded_calls import DemandedCallModel
 from toolgate.upstreams.vscode.model import VscodeModel
@@ -40,7 +41,7 @@ from toolgate.upstreams.wrappers import (
 )
 
 if TYPE_CHECKING:
-    from toolgate.text_tools.prompts.prompt_fragments import TextToolPromptRenderer
+    from toolgate.text_tools.prompts.prompt_renderer import TextToolPromptRenderer
 
 DIALECTS: dict[str, Dialect] = {one.name: one for one in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, OLLAMA)}
 
@@ -53,7 +54,7 @@ class ModelFactory:
         config: Config,
         transport: UpstreamHttpClient,
         builtin: Mapping[str, ports.Model],
-        peers: PeerFactory,
+        peers: StatefulChatFactory,
         telemetry: Telemetry,
         windows: EditorWindows,
     ) -> None:
@@ -69,7 +70,12 @@ class ModelFactory:
     def router(self) -> Router:
         """Build the router over all models."""
         models, created = self._config.models, int(time.time())
-        balanced = {model.name: self._balanced(model) for model in models}
+        balanced: dict[str, ports.Model] = {}
+        for model in models:
+            deployments = [self._deployment(model, target) for target in model.targets]
+            upstream = deployments[0].model if len(deployments) == 1 else BalancedModel(deployments)
+            # Outside of the balancer: the prompts are the same whichever target answers.
+            balanced[model.name] = self._with_text_tools(model, upstream)
         names = {name: model.name for model in models for name in model.names}
         routes = []
         for model in models:
@@ -82,7 +88,7 @@ class ModelFactory:
         """Build the model that an editor lends under a public name; one that calls no tools gets them in text."""
         model = self._vscode(lent.vendor, lent.id)
         built = self._counted(model, name)
-        if lent.tools is not False:
+        if lent.tools is not False:  # None: the editor does not know, and most models do
             return DemandedCallModel(built), model
         from toolgate.text_tools.emulation.model import EmulatedModel
 
@@ -103,20 +109,13 @@ class ModelFactory:
     def _counted(self, model: ports.Model, name: str) -> ports.Model:
         return ToolNameCorrectingModel(UsageCountingModel(model, name))
 
-    def _balanced(self, model: ModelConfig) -> ports.Model:
-        """Build a model over all its targets."""
-        deployments = [self._deployment(model, target) for target in model.targets]
-        return self._with_text_tools(
-            model, deployments[0].model if len(deployments) == 1 else BalancedModel(deployments)
-        )
-
     def _with_text_tools(self, model: ModelConfig, upstream: ports.Model) -> ports.Model:
         """Wrap a model that lacks tools or system messages, or that writes tool calls as text."""
         if model.tools == "native" and model.system == "native" and not model.promote:
             return upstream
         from toolgate.text_tools.emulation.model import (  # imported when needed: its templates are slow to load
             EmulatedModel,
-            SystemMessageModel,
+            SystemToUserModel,
         )
         from toolgate.text_tools.emulation.promoted_calls import PromotedCallsModel
 
@@ -133,18 +132,20 @@ class ModelFactory:
                 thinking=model.thinking == "begun",
                 calls_end_thinking=model.thinking == "unclosed",
                 reasks=model.reasks,
+                # A stateful peer takes no stop sequences.
                 stops=not any(one is not None and one.dialect == "peer" for one in upstreams),
                 on_note=on_note,
             )
         if model.promote:
             upstream = PromotedCallsModel(upstream, on_note=on_note)
-        return SystemMessageModel(upstream, self._prompts(model.prompts)) if model.system == "inject" else upstream
+        return SystemToUserModel(upstream, self._prompts(model.prompts)) if model.system == "inject" else upstream
 
     def _prompts(self, variant: str) -> "TextToolPromptRenderer":
-        from toolgate.text_tools.prompts.prompt_fragments import TextToolPromptRenderer
+        from toolgate.text_tools.prompts.prompt_renderer import TextToolPromptRenderer
 
         base, text = base_of(self._config), self._config.text
         # Results are marked with a secret that every worker and node knows and no tool does: the upstreams' keys.
+        # A short one, such as the "none" of a local upstream, could be guessed.
         keys = [upstream.api_key.reveal() for upstream in self._config.upstreams.values() if upstream.api_key]
         known = "\0".join(sorted({key for key in keys if len(key) >= 16}))
         return TextToolPromptRenderer(
@@ -156,7 +157,7 @@ class ModelFactory:
         )
 
     def _deployment(self, model: ModelConfig, target: TargetConfig) -> Deployment:
-        """Build the chain that asks one target, the breaker outermost: an open one must not use up retries or slots."""
+        """Build the chain that asks one target."""
         if target.upstream == BUILTIN:
             return Deployment(UsageCountingModel(self._builtin[target.model], model.name), name=BUILTIN)
         if target.upstream == VSCODE:
@@ -170,6 +171,8 @@ class ModelFactory:
             built = self._peers.model(upstream, target.model, on_attempt)
         else:
             built = HttpModel(self._transport, _endpoint(upstream), target.model, target.quirks, on_attempt)
+        # From the inside out. Usage is counted for each attempt, since each is paid. Retries are outside of the slots,
+        # so that a request that pauses holds none. The breaker is outermost: an open one uses up neither.
         built = self._counted(built, model.name)
         built = ConcurrencyLimitedModel(built, concurrent=upstream.max_connections, queue=upstream.max_connections)
         if model.retries:
@@ -180,6 +183,7 @@ class ModelFactory:
                 built,
                 failures=upstream.breaker.failures,
                 cooldown=upstream.breaker.seconds,
+                # Where no other model can answer instead, occasional errors must not become an outage.
                 unreachable_only=len(model.targets) == 1 and not model.fallbacks,
                 on_change=partial(self._telemetry.log_circuit, upstream.name, model.name),
             )
@@ -192,12 +196,13 @@ class ModelFactory:
         dialect = DIALECTS.get(upstream.dialect) if upstream else None
         if upstream is None or dialect is None or dialect.token_count is None or model.tools == "emulated":
             return None
-        return UpstreamTokenCounter(
+        return UpstreamTokenCountClient(
             self._transport, _endpoint(upstream), dialect.token_count, target.model, target.quirks
         )
 
     def _route(self, model: ModelConfig, chain: ports.Model, created: int) -> ModelRoute:
         capabilities, config = model.capabilities, self._config
+        candidates = [model, *[self._by_name[name] for name in model.fallbacks]]
         return ModelRoute(
             name=model.name,
             model=chain,
@@ -211,20 +216,15 @@ class ModelFactory:
             allow_tools=model.server_tools,
             block_tools=model.blocked_tools,
             price=_price(model),
-            prices={one.name: _price(one) for one in [model, *[self._by_name[name] for name in model.fallbacks]]},
+            prices={one.name: _price(one) for one in candidates},
             context=capabilities.context or (config.embedded.context if config.is_local(model) else None),
             images=capabilities.images,
             tools=capabilities.tools or model.tools == "emulated",
             thinking=capabilities.thinking,
-            defaults=model.defaults,
+            defaults=NO_SETTINGS if model.defaults == NO_SETTINGS else model.defaults,
             counter=self._counter(model),
-            editor=self._may_use_editor(model),
+            editor=any(target.upstream == VSCODE for one in candidates for target in one.targets),
         )
-
-    def _may_use_editor(self, model: ModelConfig) -> bool:
-        """Return whether an editor may answer for the model: it, or a model that stands in for it, is lent."""
-        chain = [model, *[self._by_name[name] for name in model.fallbacks]]
-        return any(target.upstream == VSCODE for one in chain for target in one.targets)
 
 
 def _endpoint(upstream: UpstreamConfig) -> UpstreamEndpoint:

@@ -9,7 +9,7 @@ from toolgate.config import VSCODE, Config
 from toolgate.engine.run_limits import RunLimits
 from toolgate.tools.execution.options import RequestToolOptions
 from toolgate.tools.execution.prepare_run import ToolRunDefaults
-from toolgate.tools.runner import ResultLimits
+from toolgate.tools.runner import ToolCallLimits
 from toolgate.tools.selection import NOTHING, parse_tool_query
 
 
@@ -18,12 +18,13 @@ class ReloadableToolSettings(Struct, frozen=True):
 
     config: Config
     run_defaults: ToolRunDefaults
-    result_limits: ResultLimits
+    result_limits: ToolCallLimits
     approval_options: ApprovalLimits
 
     def approval_policy(self, stored_keys: int) -> ApprovalPolicy:
         """Return the policy; with more than one key, callers do not approve their own calls unless that is configured."""
         settings = self.config.tools.approvals
+        # Last, so that the configuration's own rules come first.
         lent = ApprovalRule(stance=self.config.vscode.tools, sources=(VSCODE,))
         is_alone = len(self.config.keys) + stored_keys <= 1
         return ApprovalPolicy(
@@ -44,15 +45,15 @@ def reloadable_tool_settings(config: Config) -> ReloadableToolSettings:
     """Read the policies of a configuration; ValueError or ToolgateError if it cannot be used."""
     tools, limits, approvals = config.tools, config.tools.limits, config.tools.approvals
     budget = RunLimits(limits.rounds, limits.calls, limits.tokens, limits.seconds, limits.cost, limits.repeats)
-    wish = parse_tool_query(list(tools.offer), "tools.offer") if tools.offer else NOTHING
-    options = RequestToolOptions(tools.execution, wish) if wish or tools.execution == "auto" else None
+    offered = parse_tool_query(list(tools.offer), "tools.offer") if tools.offer else NOTHING
+    options = RequestToolOptions(tools.execution, offered) if offered or tools.execution == "auto" else None
     servers = {name: server.url for name, server in tools.mcp.items()}
     policies = ReloadableToolSettings(
         config,
         ToolRunDefaults(
             options, budget, limits.parallel, approvals.hold_seconds, tools.context, tools.group_above, servers
         ),
-        ResultLimits(limits.call_seconds, limits.output),
+        ToolCallLimits(limits.call_seconds, limits.output),
         ApprovalLimits(
             expiry_seconds=approvals.expiry_seconds,
             hold_seconds=approvals.hold_seconds,

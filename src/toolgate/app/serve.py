@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from toolgate.app.asgi_app import Toolgate
-from toolgate.app.start_checks import check_start
-from toolgate.app.startup import print_banner, tune_garbage_collector
+from toolgate.app.config_build_checks import check_start
+from toolgate.app.reloadable_asgi_app import Toolgate
+from toolgate.app.startup_helpers import print_banner, tune_garbage_collector
 from toolgate.config import Config, ConfigError, ConfigProblem
 from toolgate.conversation.errors import ToolgateError
 from toolgate.http.listener import StartupFailed, run
@@ -55,7 +55,7 @@ def config_problems(config: Config) -> list[ConfigProblem]:
     """Return everything that keeps a server of this configuration from starting, also what only building it shows."""
     found: list[ConfigProblem] = []
     check_start(config, lambda path, message: found.append(ConfigProblem(path, message)))
-    if not found:
+    if not found:  # else the first of them would be reported again, without the path of its setting
         try:
             Toolgate(config)
         except (ValueError, OSError, ToolgateError) as error:

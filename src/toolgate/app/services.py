@@ -11,20 +11,20 @@ from toolgate.api.records import RecordServices
 from toolgate.api.responses import BackgroundServices, ResponseWebSockets
 from toolgate.api.responses.websocket import App
 from toolgate.app.bridge import BridgeService, choose_bus
-from toolgate.app.local_model import DisabledModel, embedded_model
-from toolgate.app.peers import PeerConnections
+from toolgate.app.local_model import DisabledLocalModel, embedded_model
 from toolgate.app.runs import make_state
-from toolgate.app.startup import make_database, make_logger, open_storage
+from toolgate.app.startup_helpers import make_database, make_logger, open_storage
+from toolgate.app.stateful_chat import StatefulChatConnections
 from toolgate.app.tools import ToolService
 from toolgate.auth.authenticator import Authenticator
 from toolgate.auth.key_registry import KeyRegistry
+from toolgate.change_notifications.notifier import ChangeNotifier, LocalChangeNotifier, RedisChangeNotifier
 from toolgate.config import BUILTIN, VSCODE, Config
 from toolgate.console import ConsoleEndpoints
 from toolgate.engine import ports
 from toolgate.limits.limit_services import LimitServices
-from toolgate.pubsub.pubsub import LocalPubSub, PubSub, RedisPubSub
 from toolgate.storage.responses import ResponseStore
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.redaction import Redactor
 from toolgate.telemetry.request_log import Telemetry
@@ -56,21 +56,24 @@ class Services:
         """
         log, metrics = make_logger(config), Metrics()
         self.transport = UpstreamHttpClient()
-        self.database = make_database(config, log, metrics)
+        self.database = make_database(config, log, metrics)  # connects in `open`
         self.responses = ResponseStore(self.database)
-        self.peers = PeerConnections(self.database)
+        self.peers = StatefulChatConnections(self.database)
         self.supervisor = supervisor
-        self.pubsub = _choose_pubsub(config, log, supervisor)
-        # Records come before telemetry, which passes them the usage of every request.
-        self.records = RecordServices(config, self.database, log, metrics, self.pubsub, self._cancel_run)
-        self.telemetry = Telemetry(log, metrics, answered=self.records.usage.add, ended=self.records.ended)
+        self.notifier = _choose_notifier(config, log, supervisor)
+        # Records come before telemetry, which passes them the usage of every request. A run is cancelled through the keys,
+        # which are built later: hence the lambda.
+        self.records = RecordServices(
+            config, self.database, log, metrics, self.notifier, lambda run: self.keys.active_requests.cancel_run(run)
+        )
+        self.telemetry = Telemetry(log, metrics, ended=self.records.ended, run_ended=self.records.run_ended)
         self.state = make_state(
-            config, self.database, self.responses, self.telemetry, self.pubsub, background, self.records.timelines
+            config, self.database, self.responses, self.telemetry, self.notifier, background, self.records.timelines
         )
         self.sockets = ResponseWebSockets(app)
         self.quotas = LimitServices(config, self.database, self.telemetry, supervisor.counters if supervisor else None)
         self.local_model = embedded_model(config, log, supervisor) if builtin is None else None
-        self.builtin = builtin or {"local": self.local_model or DisabledModel(), "echo": EchoModel()}
+        self.builtin = builtin or {"local": self.local_model or DisabledLocalModel(), "echo": EchoModel()}
         self.bridge = BridgeService(log, choose_bus(config, supervisor))
         # Tools look up callers in the same authenticator that the registry of keys updates.
         authenticator = Authenticator(config.keys, config.models)
@@ -81,13 +84,14 @@ class Services:
                 self.database,
                 self.telemetry,
                 sources,
-                self.pubsub,
+                self.notifier,
                 on_call_end=self.records.call_ended,
                 authenticator=authenticator,
                 windows=self.bridge.windows,
                 timelines=self.records.timelines,
             )
-            self.bridge.show_approvals(EditorApprovals(self.tools.approvals, self.pubsub, authenticator.named))
+            self.bridge.show_approvals(EditorApprovals(self.tools.approvals, self.notifier, authenticator.named))
+        # A key that is revoked ends its runs, and counts no more for limits and for who may approve.
         self.keys = KeyRegistry(
             config,
             self.database,
@@ -110,13 +114,13 @@ class Services:
         if self.local_model is not None:
             self.local_model.start()
         self.records.open()
-        self.state.open()
+        self.state.open()  # last: it resumes runs, which use keys, tools and models
         return None
 
     def start(self, site: "ConfiguredSite") -> None:
         """Use the first site, whose configuration these services were built from."""
         names = [name for model in site.config.models for name in model.names]
-        self.telemetry.metrics.set_label_names(names, [*site.config.upstreams, BUILTIN, VSCODE])
+        self.telemetry.set_label_names(names, [*site.config.upstreams, BUILTIN, VSCODE])
         self.quotas.use(site.limits, site.config)
         self.peers.keep(site.peers)
 
@@ -124,16 +128,13 @@ class Services:
         """Use a new site; its configuration was checked by building it, so that nothing here can fail."""
         config = site.config
         self.start(site)
+        # Before anything may log a new secret.
         self.telemetry.log.configure(config.log.level, Redactor(config.secrets()))
         self.records.configure(config)
         if self.tools is not None and site.reloadable_tool_settings is not None:
             self.tools.apply(site.reloadable_tool_settings)
         self.bridge.apply(config.vscode)
         self.keys.configure(config)
-
-    def _cancel_run(self, run: str) -> bool:
-        """Cancel the request of a foreground run, if this process serves it."""
-        return self.keys.active_requests.cancel_run(run)
 
     def local_state(self) -> "LocalModelState | None":
         """Return the state of the local model, None if it is not used."""
@@ -147,7 +148,7 @@ class Services:
 
     async def aclose(self) -> None:
         """Close everything, the storage last."""
-        await self.state.aclose()
+        await self.state.aclose()  # first: it ends runs, which use all that follows
         if self.tools is not None:
             await self.tools.aclose()
         if self.local_model is not None:
@@ -158,16 +159,16 @@ class Services:
         await self.keys.aclose()
         await self.quotas.aclose()
         await self.records.aclose()
-        await self.pubsub.aclose()
+        await self.notifier.aclose()
         await self.database.aclose()
 
 
-def _choose_pubsub(config: Config, log: Logger, supervisor: SupervisorClient | None) -> PubSub:
-    """Return the pub/sub that reaches furthest: all nodes by Redis, else the workers of this machine, else this process."""
+def _choose_notifier(config: Config, log: Logger, supervisor: SupervisorClient | None) -> ChangeNotifier:
+    """Return the notifier that reaches furthest: all nodes by Redis, else this machine's workers, else this process."""
     if config.redis is not None:
-        return RedisPubSub(
+        return RedisChangeNotifier(
             config.redis.reveal(),
             on_error=lambda problem: log.warning("redis", problem=problem),
             on_recovery=lambda state: log.info("redis", state=state),
         )
-    return supervisor.pubsub if supervisor else LocalPubSub()
+    return supervisor.notifier if supervisor else LocalChangeNotifier()

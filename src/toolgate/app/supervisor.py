@@ -12,19 +12,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolgate.app.local_model import share_engine
-from toolgate.app.startup import make_logger, print_banner
+from toolgate.app.startup_helpers import make_logger, print_banner
 from toolgate.config import Config
 from toolgate.config.settings import ServerSettings
 from toolgate.config.stable_read import wait_until_settled
 from toolgate.http.sockets import bind, url_of
 from toolgate.workers import how_many
-from toolgate.workers.accepted_config import AcceptedConfig, open_text
 from toolgate.workers.hub import SupervisorHub
-from toolgate.workers.pool import ServerWorkerPool, SupervisorOptions
+from toolgate.workers.last_accepted_config import LastAcceptedConfigText, open_text
+from toolgate.workers.pool import ServerWorkerPool, SupervisorTimeouts
 from toolgate.workers.process import ServerWorkerProcess, WorkerStart
 
+# Seconds that a worker may take to end after its time to drain.
 _BEYOND_DRAIN = 15.0
-"""Seconds that a worker may take to end after its time to drain."""
 
 IN_MEMORY = "storage: several workers need a storage that they can share, such as sqlite:///toolgate.db"
 
@@ -46,14 +46,14 @@ async def _supervise(
     config: Config, path: Path | None, sockets: Sequence[socket.socket], on_signals: Callable[[], None]
 ) -> int:
     log, loop = make_logger(config), asyncio.get_running_loop()
-    engine = share_engine(config, log)
+    engine = share_engine(config, log)  # one for all workers: its weights take gigabytes
     with _worker_starter(config.server, path, sockets) as starter:
         pool = ServerWorkerPool(
             len(sockets),
             starter.start,
             SupervisorHub(engine, starter.accepted.accept),
             log,
-            SupervisorOptions(drain=config.server.drain_seconds + _BEYOND_DRAIN),
+            SupervisorTimeouts(drain=config.server.drain_seconds + _BEYOND_DRAIN),
             renew=starter.renew,
             read=starter.read,
         )
@@ -85,7 +85,7 @@ class _WorkerStarter:
     def __init__(
         self, server: ServerSettings, path: Path | None, sockets: Sequence[socket.socket], lifeline: int
     ) -> None:
-        self.accepted = AcceptedConfig(path)
+        self.accepted = LastAcceptedConfigText(path)
         self._path = path
         fds = tuple([one.fileno() for one in sockets])
         config = str(path) if path else None
@@ -101,11 +101,12 @@ class _WorkerStarter:
 
     async def read(self) -> bytes | None:
         """Read the file once it has stopped changing."""
-        if self._path is not None:
+        if self._path is not None:  # a half-written file may be valid, and lack its last keys
             await asyncio.to_thread(wait_until_settled, self._path)
         return self.accepted.read()
 
     async def _start(self, place: int, text: bytes | None, before: bytes | None = None) -> ServerWorkerProcess:
+        # Workers inherit the texts as open files: a path could change before it is read, an argument is seen in `ps`.
         with ExitStack() as stack:
             texts = {name: one for name, one in {"text": text, "before": before}.items() if one is not None}
             files = {name: stack.enter_context(open_text(one)).fileno() for name, one in texts.items()}
@@ -138,7 +139,7 @@ def _listening_sockets(server: ServerSettings, count: int) -> Iterator[list[sock
         sockets = [bind(server.host, port, stall)] * count
     while len(sockets) < count:
         sockets.append(bind(server.host, port, stall, shared=True))
-        port = sockets[0].getsockname()[1]
+        port = sockets[0].getsockname()[1]  # of port 0 the kernel chooses one, which the others must share
     try:
         yield sockets
     finally:

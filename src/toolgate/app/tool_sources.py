@@ -13,35 +13,35 @@ from toolgate.config.settings import McpLoginSettings, McpServerSettings, OpenAp
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.storage.accepted_definitions import AcceptedDefinitionStore
 from toolgate.storage.database import Database
-from toolgate.storage.sqlite_files import own_files
+from toolgate.storage.sqlite_file_permissions import own_files
 from toolgate.tools.builtin import BuiltinSource
 from toolgate.tools.egress import EgressRefused
 from toolgate.tools.egress.guarded_http import OnHop, ignore_hop
-from toolgate.tools.egress.http_client import guarded_http, guarded_streams
+from toolgate.tools.egress.pinned_transport import guarded_http, guarded_streams
 from toolgate.tools.egress.url import read_url
-from toolgate.tools.schema_check import ToolSchemaLinter
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.sources.registered import ToolRegistration
-from toolgate.tools.tool import ToolSource, ToolSpec
+from toolgate.tools.tool import ServerToolDefinition, ToolSource
 from toolgate.upstreams.local.weights_cache import default_folder
 
 if TYPE_CHECKING:
     from toolgate.mcp.client import RemoteServerConfig
     from toolgate.mcp.oauth.login_storage import LoginFile
-    from toolgate.tools.egress.http_client import GuardedStreamClient
+    from toolgate.tools.egress.pinned_transport import GuardedStreamClient
     from toolgate.tools.sources.openapi import OpenApiSource
 
+# The file with the logins to MCP servers, beside the configuration.
 LOGINS = "toolgate-logins.json"
-"""The file with the logins to MCP servers, beside the configuration."""
 
 
 class ToolSourceFactory:
     """Builds the sources of a configuration, and those that are registered at run time."""
 
     def __init__(
-        self, config: Config, database: Database, on_hop: OnHop = ignore_hop, schemas: ToolSchemaLinter | None = None
+        self, config: Config, database: Database, on_hop: OnHop = ignore_hop, schemas: ToolSchemaValidator | None = None
     ) -> None:
         """`watch` is called with every HTTP request of a tool; `schemas` checks the definitions of all tools."""
-        self._schemas = schemas or ToolSchemaLinter()
+        self._schemas = schemas or ToolSchemaValidator()
         self._config = config
         self._base = base_of(config)
         self._http = guarded_http(config.tools.reach, on_hop=on_hop)
@@ -68,10 +68,11 @@ class ToolSourceFactory:
 
     def registered(self, registration: ToolRegistration) -> ToolSource:
         """Build the source of a registration; InvalidRequest if its URL is not allowed for anyone."""
-        try:
+        try:  # the host is resolved and checked at every call, but a URL that can never be reached is refused at once
             read_url(registration.url)
         except EgressRefused as refused:
             raise InvalidRequest(f"url: {refused}", param="url") from None
+        # Not `trusted`: a registration comes over the network and must not reach private addresses.
         if registration.type == "mcp":
             server = McpServerSettings(
                 url=registration.url, headers={name: Secret(value) for name, value in registration.headers.items()}
@@ -80,9 +81,13 @@ class ToolSourceFactory:
         from toolgate.tools.sources.callback import CallbackTool
         from toolgate.tools.sources.static import StaticSource
 
-        spec = ToolSpec(
+        spec = ServerToolDefinition(
             source="api",
-            **{name: getattr(registration, name) for name in ToolSpec.__struct_fields__ if hasattr(registration, name)},
+            **{
+                name: getattr(registration, name)
+                for name in ServerToolDefinition.__struct_fields__
+                if hasattr(registration, name)
+            },
         )
         tool = CallbackTool(spec, registration.url, registration.headers, self._http, registration.secret)
         return StaticSource("api", [tool])
@@ -169,7 +174,7 @@ class ToolSourceFactory:
             if service.base_url is not None or service.openapi.startswith(("http://", "https://")):
                 continue
             source = self._service(name, service)
-            await source.open(lambda: None)
+            await source.open(lambda: None)  # reads the document; nothing is connected
             refused |= {name: source.refused} if source.refused else {}
         return refused
 

@@ -9,49 +9,49 @@ from toolgate.api.records import RecordServices
 from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.api.tools import ToolEndpoints
 from toolgate.app.reloadable_tool_settings import ReloadableToolSettings, reloadable_tool_settings
-from toolgate.app.startup import make_database, make_logger
+from toolgate.app.startup_helpers import make_database, make_logger
 from toolgate.app.tool_sources import ToolSourceFactory
 from toolgate.approvals.record import Approval, StandingApproval
 from toolgate.approvals.service import ApprovalService
-from toolgate.approvals.webhook import ApprovalWebhook
+from toolgate.approvals.webhook import NewApprovalWebhook
 from toolgate.auth.authenticator import Authenticator
 from toolgate.bridge.windows import EditorWindows
+from toolgate.change_notifications.notifier import ChangeNotifier, LocalChangeNotifier, wait_for
 from toolgate.config import Config, KeySettings
 from toolgate.config.settings import ServerSettings, ServerToolSettings
-from toolgate.conversation.errors import Overloaded
-from toolgate.http.application import Endpoint
+from toolgate.conversation.errors import GatewayOverloaded
+from toolgate.http.application import HttpRoute
 from toolgate.http.sockets import base_url
 from toolgate.mcp.server import http_errors
 from toolgate.mcp.server.http import McpEndpoint
 from toolgate.mcp.server.sessions import McpSessions
-from toolgate.mcp.server.tool_catalog import ToolCatalog
-from toolgate.pubsub.pubsub import LocalPubSub, PubSub, wait_for
+from toolgate.mcp.server.tool_catalog_protocol import ToolCatalog
 from toolgate.runs.timeline_recorder import RunTimelines
 from toolgate.storage.approvals import ApprovalStore
 from toolgate.storage.database import Database
 from toolgate.storage.hidden_turns import HiddenTurnStore
-from toolgate.storage.registrations import RegistrationStore
+from toolgate.storage.registrations import RegisteredSourceStore
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
 from toolgate.tools.egress import EgressRequest, UnlimitedEgress
-from toolgate.tools.egress.http_client import guarded_http
+from toolgate.tools.egress.pinned_transport import guarded_http
 from toolgate.tools.execution.mcp_catalog import RegistryToolCatalog
 from toolgate.tools.execution.prepare_run import ToolRunPreparer
-from toolgate.tools.execution.stored_turns import StoredTurns
+from toolgate.tools.execution.stored_turns import HiddenTurnRestorer
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.runner import CallObserver, ToolExecutionOutcome, ToolRunner
-from toolgate.tools.schema_check import ToolSchemaLinter
+from toolgate.tools.runner import FinishedCallObserver, FinishedCallReport, ToolRunner
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.selection import ToolRights
 from toolgate.tools.sources.registered import RegisteredToolSource
 from toolgate.tools.sources.vscode import VscodeToolSource
-from toolgate.tools.tool import ToolFailure, ToolSource, ToolSpec
+from toolgate.tools.tool import ServerToolDefinition, ToolCallFailed, ToolSource
 
+# Seconds after the start at which problems are logged: by then most sources, and then slow ones, have connected.
 _PROBLEM_CHECKS = (2.0, 15.0)
-"""Seconds after the start at which problems are logged: by then most sources, and then slow ones, have connected."""
 
 _TOOLS = "tools"
+# Between two looks for tools that were registered with another process, unless it notified this one of them.
 _POLL_SECONDS = 5.0
-"""Between two looks for tools that were registered with another process, unless it published that there are some."""
 
 
 class ToolService:
@@ -63,9 +63,9 @@ class ToolService:
         database: Database,
         telemetry: Telemetry,
         extra: Iterable[ToolSource] = (),
-        pubsub: PubSub | None = None,
+        notifier: ChangeNotifier | None = None,
         *,
-        on_call_end: CallObserver | None = None,
+        on_call_end: FinishedCallObserver | None = None,
         authenticator: Authenticator | None = None,
         windows: EditorWindows | None = None,
         timelines: RunTimelines | None = None,
@@ -73,7 +73,7 @@ class ToolService:
     ) -> None:
         """`extra` are sources beside those of the configuration; `on_call_end` is called after every call.
 
-        `pubsub` notifies of approvals and tools that other processes have changed, `windows` lend tools of editors, and
+        `notifier` reports approvals and tools that other processes have changed, `windows` lend tools of editors, and
         `timelines` show runs. With an `authenticator`, the rights of callers are looked up at every call, and not only when
         their request arrives. `over_stdio` means that no server takes the answers to approvals in this process.
         """
@@ -81,16 +81,21 @@ class ToolService:
         self._on_call_end = on_call_end
         self._authenticator = authenticator
         self._approve_command = approve_command(config.server)
-        self._answer_note = _stdio_note(config) if over_stdio else ""
-        self._schemas = ToolSchemaLinter()
+        self._answer_note = " while `toolgate serve` runs with the same storage" if over_stdio else ""
+        if over_stdio and config.storage.reveal() == "sqlite://":
+            self._answer_note = (
+                " cannot reach this process: its storage is in memory. "
+                "Allow the tool by a rule in tools.approvals.rules"
+            )
+        self._schemas = ToolSchemaValidator()
         self._problems: set[tuple[str, str | None, str]] = set()
         self._cancel_checks: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
-        self._pubsub = pubsub or LocalPubSub()
+        self._notifier = notifier or LocalChangeNotifier()
         self._policies, self._stored_keys = reloadable_tool_settings(config), 0
         sources = ToolSourceFactory(config, database, telemetry.log_tool_request, self._schemas)
         self._registered = RegisteredToolSource(
-            RegistrationStore(database), sources.registered, self._publish_change, self._schemas
+            RegisteredSourceStore(database), sources.registered, self._notify_of_change, self._schemas
         )
         windows = windows or EditorWindows()
         self._lent = VscodeToolSource(windows, config.vscode.tool_seconds, self._schemas)
@@ -98,15 +103,26 @@ class ToolService:
             [*sources.configured(), *extra, self._registered, self._lent], self._schemas, prefixes=sources.prefixes()
         )
         self._webhook = make_webhook(config.tools, telemetry)
-        self.approvals = self._make_approvals(ApprovalStore(database, Approval, StandingApproval))
+        self.approvals = ApprovalService(
+            self._policies.approval_policy(self._stored_keys),
+            ApprovalStore(database, Approval, StandingApproval),
+            options=self._policies.approval_options,
+            on_new=self._announce,
+            definition=self._definition,
+            notifier=self._notifier,
+        )
         self._runner = ToolRunner(
-            self.approvals, self._policies.result_limits, self._redact, self._record_call, self._permits
+            self.approvals,
+            self._policies.result_limits,
+            lambda text: telemetry.log.redact(text),  # looked up each time: a reload replaces it
+            self._record_call,
+            self._permits,
         )
         self.tool_runs = ToolRunPreparer(
             self.registry,
             self._runner,
             self.approvals,
-            StoredTurns(HiddenTurnStore(database)),
+            HiddenTurnRestorer(HiddenTurnStore(database)),
             self._policies.run_defaults,
             authenticator,
             windows.context,
@@ -116,15 +132,15 @@ class ToolService:
         self.catalog = RegistryToolCatalog(self.registry, self._runner, self.tool_runs)
         self.mcp = make_mcp_endpoint(config, self.catalog, telemetry)
 
-    def endpoints(self, is_draining: Callable[[], bool] = lambda: False) -> list[Endpoint]:
+    def endpoints(self, is_draining: Callable[[], bool] = lambda: False) -> list[HttpRoute]:
         """Return the endpoints of tools, approvals and the MCP server."""
-        tools = ToolEndpoints(self.registry, self._registered, self._publish_change, self._schemas)
+        tools = ToolEndpoints(self.registry, self._registered, self._notify_of_change, self._schemas)
         return [
             *tools.endpoints(),
             *ApprovalEndpoints(self.approvals, is_draining).endpoints(),
-            Endpoint("POST", "/mcp", self.mcp.post, http_errors, scope="tools"),
-            Endpoint("GET", "/mcp", self.mcp.get, http_errors, scope="tools"),
-            Endpoint("DELETE", "/mcp", self.mcp.delete, http_errors, scope="tools"),
+            HttpRoute("POST", "/mcp", self.mcp.post, http_errors, scope="tools"),
+            HttpRoute("GET", "/mcp", self.mcp.get, http_errors, scope="tools"),
+            HttpRoute("DELETE", "/mcp", self.mcp.delete, http_errors, scope="tools"),
         ]
 
     def apply(self, policies: ReloadableToolSettings) -> None:
@@ -138,12 +154,14 @@ class ToolService:
     def count_keys(self, stored: Iterable[KeySettings]) -> None:
         """Count the keys of the database, on which the policy of self-approval depends."""
         self._stored_keys = len(list(stored))
+        # A policy that differs puts open questions out of scope; most changes of keys leave the same one.
         self.approvals.renew(self._policies.approval_policy(self._stored_keys), self._policies.approval_options)
 
     async def open(self) -> None:
         """Open the sources of tools."""
         await self.registry.open()
         loop = asyncio.get_running_loop()
+        # By timers as well as at changes: a source that never connects changes nothing.
         timers = [loop.call_later(seconds, self._log_problems) for seconds in _PROBLEM_CHECKS]
         unsubscribe = self.registry.subscribe(self._log_problems)
         self._cancel_checks = [unsubscribe, *[timer.cancel for timer in timers]]
@@ -160,47 +178,34 @@ class ToolService:
         if self._webhook is not None:
             await self._webhook.aclose()
 
-    def _make_approvals(self, store: ApprovalStore[Approval, StandingApproval]) -> ApprovalService:
-        return ApprovalService(
-            self._policies.approval_policy(self._stored_keys),
-            store,
-            options=self._policies.approval_options,
-            on_new=self._announce,
-            definition=self._definition,
-            pubsub=self._pubsub,
-        )
-
-    def _redact(self, text: str) -> str:
-        return self._telemetry.log.redact(text)
-
-    def _definition(self, name: str) -> ToolSpec | None:
+    def _definition(self, name: str) -> ServerToolDefinition | None:
         tool = self.registry.get(name)
         return tool.spec if tool else None
 
-    def _permits(self, name: str, spec: ToolSpec) -> bool:
+    def _permits(self, name: str, spec: ServerToolDefinition) -> bool:
         """Return whether the caller of this name may run the tool now."""
-        if self._authenticator is None:
+        if self._authenticator is None:  # over stdio: the client is the person who started the process
             return True
         caller = self._authenticator.named(name)
         return caller is not None and ToolRights(caller.allow_tools, caller.block_tools).permits(spec)
 
-    def _record_call(self, ended: ToolExecutionOutcome) -> None:
+    def _record_call(self, ended: FinishedCallReport) -> None:
         self._telemetry.tool_ran(ended.spec.name, ended.seconds, ended.outcome, ended.invocation.text, ended.run)
         if self._on_call_end is not None:
             self._on_call_end(ended)
 
-    def _publish_change(self) -> None:
-        self._pubsub.publish(_TOOLS)
+    def _notify_of_change(self) -> None:
+        self._notifier.publish(_TOOLS)
 
     async def _watch_changes(self) -> None:
         """Read again the tools that another process has registered or accepted."""
-        async with self._pubsub.subscribe(_TOOLS) as event:
+        async with self._notifier.subscribe(_TOOLS) as event:
             while True:
                 await wait_for(event, _POLL_SECONDS)
-                if event.is_set():
+                if event.is_set():  # another process has accepted a definition: the quarantine is read again
                     event.clear()
                     self.registry.request_refresh()
-                with suppress(Overloaded):  # the storage is away: it is read at the next look
+                with suppress(GatewayOverloaded):  # the storage is away: it is read at the next look
                     await self._registered.refresh()
 
     def _announce(self, approval: Approval) -> None:
@@ -248,13 +253,6 @@ def approve_command(server: ServerSettings) -> str:
     return f"toolgate approvals approve --url {base_url(default.host if here else server.host, server.port)}"
 
 
-def _stdio_note(config: Config) -> str:
-    """Return what the command needs where no server runs in this process."""
-    if config.storage.reveal() == "sqlite://":
-        return " cannot reach this process: its storage is in memory. Allow the tool by a rule in tools.approvals.rules"
-    return " while `toolgate serve` runs with the same storage"
-
-
 def make_mcp_endpoint(config: Config, catalog: ToolCatalog, telemetry: Telemetry) -> McpEndpoint:
     """Return the MCP server over these tools."""
     timings = StreamKeepaliveTimings(config.server.first_event_wait, config.server.keepalive_seconds)
@@ -265,20 +263,21 @@ def make_mcp_endpoint(config: Config, catalog: ToolCatalog, telemetry: Telemetry
     return McpEndpoint(catalog, telemetry, timings, McpSessions(most, config.tools.mcp_session_seconds))
 
 
-def make_webhook(tools: ServerToolSettings, telemetry: Telemetry) -> ApprovalWebhook | None:
+def make_webhook(tools: ServerToolSettings, telemetry: Telemetry) -> NewApprovalWebhook | None:
     """Return the webhook that announces approvals, if one is configured."""
     hook = tools.approvals.webhook
     if hook is None:
         return None
+    # The operator wrote this URL, so that it may be private. No redirect is followed: it would lead elsewhere.
     http = guarded_http(tools.reach, UnlimitedEgress()).trusting(hook.url)
 
     async def post(url: str, headers: Mapping[str, str], body: bytes) -> int:
         try:
             return (await http.send(EgressRequest(url, "POST", headers, body, seconds=30.0, redirects=0))).status
-        except ToolFailure as failure:
+        except ToolCallFailed as failure:
             raise OSError(str(failure)) from None
 
     def log_problem(problem: str) -> None:
         telemetry.log.warning("webhook", problem=problem)
 
-    return ApprovalWebhook(hook.url, hook.secret.reveal() if hook.secret else "", post, on_failure=log_problem)
+    return NewApprovalWebhook(hook.url, hook.secret.reveal() if hook.secret else "", post, on_failure=log_problem)

@@ -15,21 +15,21 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.app.serve import config_problems, listener_options
-from toolgate.app.startup import tune_garbage_collector
+from toolgate.app.startup_helpers import tune_garbage_collector
 from toolgate.config import Config, ConfigError, ConfigProblem, diff, load
 from toolgate.conversation.errors import ToolgateError
 from toolgate.http.listener import Listener, StartupFailed, with_files
 from toolgate.scheduling import FairThreads
 from toolgate.workers import messages
-from toolgate.workers.accepted_config import digest_of, read_text
 from toolgate.workers.client import SupervisorClient
+from toolgate.workers.last_accepted_config import digest_of, read_text
 from toolgate.workers.pool import BAD_CONFIG
 from toolgate.workers.process import WorkerStart
 
+# How long a worker without a supervisor may take to end after its time to drain.
 _GRACE_SECONDS = 10.0
-"""How long a worker without a supervisor may take to end after its time to drain."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
         os.read(start.lifeline, 1)  # returns when the supervisor has died: the kernel closes its end of the pipe
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(config.server.drain_seconds + _GRACE_SECONDS)
-        os._exit(1)
+        os._exit(1)  # the event loop hangs: `sys.exit` would only end this thread
 
     threading.Thread(target=end_with_supervisor, daemon=True, name="lifeline").start()
     sys.exit(uvloop.run(_serve(start, config, path, digest_of(text or b""))))
@@ -69,7 +69,7 @@ def _load(start: WorkerStart, path: Path | None, text: bytes | None) -> Config:
         in_force = loaded(before)
     except ConfigError:  # a newer version need not understand what the older one did
         return config
-    diff(in_force, config)
+    diff(in_force, config)  # raises if the new one would, for example, serve without keys
     return config
 
 
@@ -115,7 +115,7 @@ class WorkerServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end)
         await self._listener.open()
-        supervisor.send(messages.ConfigAcceptedMessage(self._digest))
+        supervisor.send(messages.WorkerServesConfigMessage(self._digest))
         supervisor.send(messages.WorkerReadyMessage())
         tune_garbage_collector()
         await self._listener.drained()
@@ -135,6 +135,7 @@ class WorkerServer:
     def handle(self, command: messages.ToWorker) -> None:
         """Carry out a command of the supervisor."""
         match command:
+            # A second command does not wait for requests, like a second Ctrl+C.
             case messages.DrainWorkerMessage() if self._drained:
                 self._listener.drain()
             case messages.DrainWorkerMessage():
@@ -143,9 +144,9 @@ class WorkerServer:
             case messages.RetireWorkerMessage(seconds):
                 self._listener.retire(seconds)
             case messages.ReloadConfigMessage(text) if self._path is not None:
-                accepted = messages.ConfigAcceptedMessage(digest_of(text or b""))
+                accepted = messages.WorkerServesConfigMessage(digest_of(text or b""))
                 self._server.reload_soon(self._path, text, lambda: self._supervisor.send(accepted))
-            case messages.AdoptListeningSocketMessage(place, begin):
+            case messages.CoverWorkerSocketMessage(place, begin):
                 self._covering = asyncio.create_task(self._cover(place, begin, self._covering))
 
     def _end(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 _PORTS = {"http": 80, "https": 443}
+# Labels of 1 to 63 letters, digits and inner hyphens, with dots between them: `docs.example.org`.
 _HOST = r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 # No userinfo, no brackets, no blanks, no backslashes, no `?` or `#` right behind the host: readers of URLs disagree there.
 _URL = re.compile(
@@ -20,15 +21,19 @@ _URL = re.compile(
     r"(?:(?P<path>/[!$-;=@-Z_a-z~]*)(?:\?[!$-;=?-Z_a-z~]*)?(?:#[!$-;=?-Z_a-z~]*)?)?",
     re.IGNORECASE | re.ASCII,
 )
+# As a URL, but the scheme may be missing, `*.` may stand before the host, and `*` behind the last slash of the path.
 _PATTERN = re.compile(
     rf"(?:(?P<scheme>https?)://)?(?P<below>\*\.)?(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?"
     r"(?P<path>/[!$-)+-;=@-Z_a-z~]*)?(?:(?<=/)\*)?",
     re.IGNORECASE | re.ASCII,
 )
+# Paths that a server may resolve to another folder than the pattern's: `/docs/../admin`, `//`, and dots, slashes,
+# backslashes, percent signs and NULs that are hidden as %2e, %2f, %5c, %25 and %00.
 _AMBIGUOUS_PATH = re.compile(r"/\.{1,2}(?:/|$)|//|%2[ef]|%5c|%25|%00", re.IGNORECASE)
-_LOOKS_LIKE_URL = re.compile(r":[/\\]|^\s*[/\\]{2}")
+_LOOKS_LIKE_URL = re.compile(r":[/\\]|^\s*[/\\]{2}")  # `ftp://host`, and `//host` without a scheme
 
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:=@+,-]+")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:=@+,-]+")  # nothing that a shell would read as more than a word
+# Programs that run the command in their arguments: a pattern with one of them would approve everything.
 _RUNS_ANYTHING = re.compile(
     r"(?:.*/)?(?:(?:ba|da|z|fi|k|c|tc)?sh|cmd|powershell|pwsh|env|sudo|doas|su|xargs|nohup|nice|time|timeout|ssh|eval|exec)"
     r"(?:\.exe)?",
@@ -119,17 +124,15 @@ def command_pattern(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def commands_match(patterns: Sequence[tuple[str, ...]], arguments: Mapping[str, Any]) -> bool:
-    """Whether the call has a command, a list of words that begins with those of a pattern, and nothing else.
-
-    A single string may be read by a shell and never matches. Any further argument (a folder, variables, `shell`) could
-    change what the words do, so only numbers may stand beside them. Every word must be plain, in case the tool joins them.
-    """
+    """Whether the call has a command, a list of words that begins with those of a pattern, and nothing else."""
     named = [name for name in _COMMAND_NAMES if name in arguments]
     if len(named) != 1:
         return False
+    # Any further argument (a folder, variables, `shell`) could change what the words do: only numbers may stand beside them.
     words, others = arguments[named[0]], [value for name, value in arguments.items() if name != named[0]]
     if any(isinstance(one, bool) or not isinstance(one, (int, Decimal, NoneType)) for one in others):
         return False
+    # A single string may be read by a shell, so that it never matches. Words must be plain, in case the tool joins them.
     if not isinstance(words, list) or not all(isinstance(word, str) and _PLAIN_WORD.fullmatch(word) for word in words):
         return False
     return any(tuple(words[: len(pattern)]) == pattern for pattern in patterns)

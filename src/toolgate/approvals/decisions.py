@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from toolgate.approvals.digest import AmbiguousArguments, call_digest, canonical_arguments
 from toolgate.approvals.record import Approval, Level, StandingApproval
-from toolgate.conversation.errors import ClientError, Conflict, InvalidRequest
-from toolgate.conversation.ids import random_suffix
-from toolgate.tools.tool import ApprovalVerdict, ProposedCall
+from toolgate.conversation.errors import ClientRequestError, Conflict, InvalidRequest
+from toolgate.conversation.random_ids import random_suffix
+from toolgate.tools.tool import CallApprovalOutcome, ProposedCall
 
 
 class ApprovalDecision(Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ def new_approval(
     """Make a pending approval of a call; `arguments` are canonical, `spec` and `policy` are digests that it is bound to."""
     call, tool = query.invocation, query.spec
     return Approval(
-        id="mcpr_" + random_suffix(),
+        id="mcpr_" + random_suffix(),  # as OpenAI's `mcp_approval_request`, as which a Responses client gets it
         caller=call.caller,
         session=call.session,
         run=query.run,
@@ -56,7 +56,7 @@ def with_decision(approval: Approval, decision: ApprovalDecision, now: float, ex
     if not decision.approve:
         return replace(answered, state="denied", level="once")
     if decision.arguments is None:
-        return replace(answered, expires=expires)
+        return replace(answered, expires=expires)  # counted anew: the client may need time to send its request again
     try:
         arguments = canonical_arguments(decision.arguments)
     except AmbiguousArguments as error:
@@ -71,6 +71,7 @@ def grant_from(approval: Approval, decision: ApprovalDecision, workspace: str, n
     if not decision.approve or decision.level == "once":
         return None
     place = {"session": approval.session, "workspace": workspace, "always": ""}[decision.level]
+    # A grant for an empty place never counts: the person would approve more than once and be asked all the same.
     if decision.level != "always" and not place:
         raise InvalidRequest(f"This call belongs to no {decision.level}; approve it once or always.", param="level")
     return StandingApproval(
@@ -86,25 +87,27 @@ def grant_from(approval: Approval, decision: ApprovalDecision, workspace: str, n
     )
 
 
-def verdict_of(approval: Approval | None) -> ApprovalVerdict:
+def verdict_of(approval: Approval | None) -> CallApprovalOutcome:
     """Turn the approval that the store gave for a call into the call's verdict; None means that it gave none."""
     if approval is None:
-        return ApprovalVerdict(
+        return CallApprovalOutcome(
             "deny", reason="This run has asked for too many approvals that were not given; it may ask for no more."
         )
     match approval.state:
         case "consumed":
-            return ApprovalVerdict("allow", approval.id, arguments=approval.edited)
+            return CallApprovalOutcome("allow", approval.id, arguments=approval.edited)
         case "pending":
-            return ApprovalVerdict("pending", approval.id)
+            return CallApprovalOutcome("pending", approval.id)
         case "expired":
-            return ApprovalVerdict("deny", approval.id, "This call was not approved in time; the approval has expired.")
+            return CallApprovalOutcome(
+                "deny", approval.id, "This call was not approved in time; the approval has expired."
+            )
         case _:
             because = f": {approval.reason}" if approval.reason else "."
-            return ApprovalVerdict("deny", approval.id, f"A person denied this call{because}")
+            return CallApprovalOutcome("deny", approval.id, f"A person denied this call{because}")
 
 
-def closed_error(approval: Approval) -> ClientError:
+def closed_error(approval: Approval) -> ClientRequestError:
     """Make the error for a decision about an approval that is no longer pending."""
     details = {
         "state": approval.state,
@@ -114,7 +117,9 @@ def closed_error(approval: Approval) -> ClientError:
     }
     match approval.state:
         case "expired":
-            return ClientError("This approval has expired.", status=410, code="approval_expired", details=details)
+            return ClientRequestError(
+                "This approval has expired.", status=410, code="approval_expired", details=details
+            )
         case "out_of_scope":
             why = (
                 "The tool or the approval policy has changed since this was asked (a second key changes the policy, too), "

@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from toolgate.tools.tool import ToolSpec
+from toolgate.tools.tool import ServerToolDefinition
 
+# Numbers are parsed to Decimal and written as they were, so that 1e400 or 0.1 with thirty digits stay what they are.
 _encode = msgspec.json.Encoder(decimal_format="number", order="sorted").encode
 
 
@@ -50,7 +51,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     return value
 
 
-def spec_digest(spec: ToolSpec) -> str:
+def spec_digest(spec: ServerToolDefinition) -> str:
     """Digest the definition of a tool: any change of its fields changes the digest."""
     defined = (spec.name, spec.source, spec.origin, spec.description, spec.input_schema, spec.output_schema)
     return _digest(_encode((*defined, spec.annotations, spec.approval)))
@@ -67,6 +68,7 @@ def _digest(encoded: bytes) -> str:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
+    # Of two equal keys one parser takes the first and another the last: a person would see one, the tool get the other.
     if len(value) != len(pairs):
         raise AmbiguousArguments("a key stands twice in one object")
     return value

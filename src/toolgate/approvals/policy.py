@@ -20,10 +20,11 @@ from toolgate.approvals.auto_approve import (
     urls_match,
 )
 from toolgate.approvals.digest import AmbiguousArguments, parse_arguments
-from toolgate.tools.tool import ProposedCall, Stance, ToolSpec
+from toolgate.tools.tool import ProposedCall, ServerToolDefinition, Stance
 
 _STRICTNESS: Mapping[Stance, int] = {"allow": 0, "ask": 1, "deny": 2}
 _AUTO_APPROVED = "the configuration approves it"
+# Sources that the configuration names, whose operator vouches for their annotations; not those registered at run time.
 TRUSTED = ("builtin", "python", "http/*", "mcp/*")
 
 
@@ -36,7 +37,7 @@ class ApprovalRule(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     callers: tuple[str, ...] = ()
 
-    def matches(self, spec: ToolSpec, caller: str) -> bool:
+    def matches(self, spec: ServerToolDefinition, caller: str) -> bool:
         """Whether the rule applies to calls of this tool by this caller."""
         return (
             _matches(self.tools, spec.name)
@@ -86,15 +87,18 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, dict=True):
     def decide(self, query: ProposedCall) -> PolicyDecision:
         """Decide about one call: run it, hold it for a person, or deny it."""
         decision = self._decide(query.spec, query.invocation.caller, query.stance, query.preparation.asks)
+        # Patterns come last: they can answer for a person, but neither overrule a denial nor a demand to be asked.
         if decision.stance == "ask" and not decision.fresh and self._auto_approves(query):
             return PolicyDecision("allow", _AUTO_APPROVED)
         return decision
 
-    def stance(self, spec: ToolSpec, caller: str, requested: Stance | None = None) -> Stance:
+    def stance(self, spec: ServerToolDefinition, caller: str, requested: Stance | None = None) -> Stance:
         """Decide about a tool before a call of it is known; `ask` means that a call may be held for a person."""
         return self._decide(spec, caller, requested, tool_asks=False).stance
 
-    def _decide(self, spec: ToolSpec, caller: str, requested: Stance | None, tool_asks: bool) -> PolicyDecision:
+    def _decide(
+        self, spec: ServerToolDefinition, caller: str, requested: Stance | None, tool_asks: bool
+    ) -> PolicyDecision:
         """Decide as far as that is possible without the arguments of a call."""
         stance, why = self._by_rules(spec, caller)
         never_auto = self.is_never_auto(spec.name)
@@ -104,6 +108,7 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, dict=True):
             ("ask" if never_auto else None, "every call of this tool is asked about"),
             (requested, "the request wants it so"),
         )
+        # Only a stricter demand counts: neither a tool nor a request can loosen what the rules decide.
         for demand, reason in demands:
             if demand is not None and _STRICTNESS[demand] > _STRICTNESS[stance]:
                 stance, why = demand, reason
@@ -131,7 +136,7 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, dict=True):
         """Whether every call of the tool needs an approval of its own, whatever was granted."""
         return bool(self.never_auto) and _matches(self.never_auto, tool)
 
-    def _by_rules(self, spec: ToolSpec, caller: str) -> tuple[Stance, str]:
+    def _by_rules(self, spec: ServerToolDefinition, caller: str) -> tuple[Stance, str]:
         for number, rule in enumerate(self.rules, 1):
             if rule.matches(spec, caller):
                 return rule.stance, f"rule {number} of the policy says {rule.stance}"
@@ -141,7 +146,7 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, dict=True):
             return self.open_world, "the tool reads from the outside world"
         return self.read_only, "the tool only reads"
 
-    def _is_trusted(self, spec: ToolSpec) -> bool:
+    def _is_trusted(self, spec: ServerToolDefinition) -> bool:
         return bool(self.trusted) and _matches(self.trusted, spec.source)
 
     @cached_property

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 State: TypeAlias = Literal["pending", "approved", "denied", "expired", "consumed", "out_of_scope"]
 Level: TypeAlias = Literal["once", "session", "workspace", "always"]
+# The order of a list: by creation; or `fair`, where callers take turns and the oldest of each comes first.
 Order: TypeAlias = Literal["asc", "desc", "fair"]
-"""The order of a list: by creation; or `fair`, where callers take turns and the oldest of each comes first."""
 
 NEXT: Mapping[State, frozenset[State]] = {
     "pending": frozenset({"approved", "denied", "expired", "out_of_scope"}),

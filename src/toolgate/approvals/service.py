@@ -24,28 +24,28 @@ from toolgate.approvals.decisions import (
 from toolgate.approvals.digest import AmbiguousArguments, canonical_arguments, spec_digest
 from toolgate.approvals.policy import ApprovalPolicy
 from toolgate.approvals.record import Approval, Level, Order, StandingApproval, State
-from toolgate.approvals.store import ApprovalRepository
+from toolgate.approvals.store_protocol import ApprovalStoreProtocol
+from toolgate.change_notifications.notifier import ChangeNotifier, LocalChangeNotifier, wait_for
 from toolgate.conversation.errors import Forbidden, InvalidRequest, NotFound
-from toolgate.pubsub.pubsub import LocalPubSub, PubSub, wait_for
-from toolgate.tools.tool import ApprovalVerdict, ProposedCall, Stance, ToolSpec
+from toolgate.tools.tool import CallApprovalOutcome, ProposedCall, ServerToolDefinition, Stance
 
+# How soon `wait` looks for a decision that another process took; each look comes a little later than the one before.
 POLL_SECONDS = 0.5
-"""How soon `wait` looks for a decision that another process took; each look comes a little later than the one before."""
 
 _POLL_GROWTH, _MAX_POLL = 1.1, 4  # by how much the pauses grow, and up to how many times the first one
 
+# How long a grant for a session counts: a session has no end that the server gets to know.
 SESSION_SECONDS = 24 * 3600.0
-"""How long a grant for a session counts."""
 
 _MAX_ON_LOOP = 16 * 1024  # characters of arguments above which a thread parses them
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
+# The topic of notifications that approvals were asked for or answered.
 CHANGED = "approvals"
-"""The topic on which it is published that approvals were asked for or answered."""
 
 OnNewApproval = Callable[[Approval], None]
-FindDefinition = Callable[[str], ToolSpec | None]
+FindDefinition = Callable[[str], ServerToolDefinition | None]
 
 _SELF_APPROVAL = (
     "The key {} asked for this call and may not approve it: with more than one key, "
@@ -75,18 +75,18 @@ class ApprovalService:
     def __init__(
         self,
         policy: ApprovalPolicy,
-        store: ApprovalRepository,
+        store: ApprovalStoreProtocol,
         *,
         options: ApprovalLimits = DEFAULT_OPTIONS,
         on_new: OnNewApproval | None = None,
         definition: FindDefinition | None = None,
         now: Callable[[], float] = time.time,
         poll_seconds: float = POLL_SECONDS,
-        pubsub: PubSub | None = None,
+        notifier: ChangeNotifier | None = None,
     ) -> None:
         """`on_new` receives every new approval; `definition` finds a tool, as it is defined now, by its name.
 
-        `pubsub` may reach other processes; a decision that it does not deliver is found by polling.
+        `notifier` may reach other processes; a decision that it does not deliver is found by polling.
         """
         self.policy = policy
         self.options = options
@@ -95,28 +95,28 @@ class ApprovalService:
         self._definition = definition
         self._now = now
         self._poll_seconds = poll_seconds
-        self._pubsub = pubsub or LocalPubSub()
+        self._notifier = notifier or LocalChangeNotifier()
 
     def renew(self, policy: ApprovalPolicy, options: ApprovalLimits) -> None:
         """Replace the policy; approvals that were asked for under another one go out of scope."""
         self.policy, self.options = policy, options
 
-    def stance(self, spec: ToolSpec, caller: str, requested: Stance | None = None) -> Stance:
+    def stance(self, spec: ServerToolDefinition, caller: str, requested: Stance | None = None) -> Stance:
         """Decide about a tool before a call of it is known."""
         return self.policy.stance(spec, caller, requested)
 
-    async def decide(self, query: ProposedCall) -> ApprovalVerdict:
+    async def decide(self, query: ProposedCall) -> CallApprovalOutcome:
         """Decide about one call; the `allow` that an approval gives consumes the approval."""
         policy, text = self.policy, query.invocation.text
         decision = await _off_loop(text, policy.decide, query)
         if decision.stance == "allow":
-            return ApprovalVerdict("allow")
+            return CallApprovalOutcome("allow")
         if decision.stance == "deny":
-            return ApprovalVerdict("deny", reason=f"{query.spec.name} may not be called: {decision.why}.")
+            return CallApprovalOutcome("deny", reason=f"{query.spec.name} may not be called: {decision.why}.")
         try:
             arguments = await _off_loop(text, canonical_arguments, text)
         except AmbiguousArguments as error:
-            return ApprovalVerdict("deny", reason=f"A person cannot be asked about these arguments: {error}.")
+            return CallApprovalOutcome("deny", reason=f"A person cannot be asked about these arguments: {error}.")
         now, options = self._now(), self.options
         expires = now + options.expiry_seconds
         new = new_approval(query, arguments, spec_digest(query.spec), policy.version, decision.why, now, expires)
@@ -128,15 +128,16 @@ class ApprovalService:
             if await self._store.is_granted(
                 new.caller, new.tool, new.source, new.spec, new.session, options.workspace, since
             ):
-                return ApprovalVerdict("allow")
+                return CallApprovalOutcome("allow")
         claimed = await self._store.claim(new, options.max_pending_per_run, self._now())
+        # Another id means that this call was asked about before: people are notified once.
         if claimed is not None and claimed.id == new.id:
             if self._on_new is not None:
                 self._on_new(claimed)
-            self._pubsub.publish(CHANGED)
+            self._notifier.publish(CHANGED)
         return verdict_of(claimed)
 
-    async def used(self, query: ProposedCall) -> ApprovalVerdict | None:
+    async def used(self, query: ProposedCall) -> CallApprovalOutcome | None:
         """Find the approval that this very call of this run has consumed already."""
         text = query.invocation.text
         try:
@@ -152,7 +153,7 @@ class ApprovalService:
         """Wait until the approval is decided, or can be decided no more because the policy has changed; False if late."""
         clock = asyncio.get_running_loop().time
         deadline, pause = clock() + seconds, self._poll_seconds
-        async with self._pubsub.subscribe(approval) as event:
+        async with self._notifier.subscribe(approval) as event:
             while True:
                 event.clear()  # before the read: a decision that comes after it sets the event again
                 found = await self._store.find(approval, self._now())
@@ -166,7 +167,7 @@ class ApprovalService:
 
     def subscribe(self) -> AbstractAsyncContextManager[asyncio.Event]:
         """Open an event that is set whenever approvals are asked for or answered."""
-        return self._pubsub.subscribe(CHANGED)
+        return self._notifier.subscribe(CHANGED)
 
     async def answer(
         self,
@@ -189,7 +190,7 @@ class ApprovalService:
             current = self._definition(found.tool) if self._definition is not None else None
             changed = current is not None and spec_digest(current) != found.spec
             if changed or found.policy != self.policy.version:
-                await self._store.void(id)
+                await self._store.void(id)  # the run asks again, about the tool as it is now
             else:
                 decision = ApprovalDecision(approve=approve, by=by, level=level, reason=reason, arguments=arguments)
                 if (answered := await self._apply(found, decision)) is not None:
@@ -198,6 +199,7 @@ class ApprovalService:
 
     async def _apply(self, found: Approval, decision: ApprovalDecision) -> Approval | None:
         """Store the decision; None if another one was first."""
+        # A denial is always allowed: it can do no harm.
         if decision.approve and found.caller == decision.by and not self.policy.self_approval:
             raise Forbidden(_SELF_APPROVAL.format(found.caller), code="self_approval_forbidden")
         now = self._now()
@@ -207,8 +209,8 @@ class ApprovalService:
         if grant is not None and self.policy.is_never_auto(found.tool):
             raise InvalidRequest(f"Every call of {found.tool} is asked about: approve it once.", param="level")
         is_first = await self._store.answer(answered, grant, now)
-        self._pubsub.publish(found.id)
-        self._pubsub.publish(CHANGED)
+        self._notifier.publish(found.id)
+        self._notifier.publish(CHANGED)
         return answered if is_first else None
 
     async def find(self, id: str, *, by: str, any_caller: bool = False) -> Approval:
@@ -245,9 +247,9 @@ class ApprovalService:
         """Deny all pending approvals, of one run or of all, and return their ids."""
         denied = await self._store.deny_all(reason, by, self._now(), caller=caller, run=run)
         for id in denied:
-            self._pubsub.publish(id)
+            self._notifier.publish(id)
         if denied:
-            self._pubsub.publish(CHANGED)
+            self._notifier.publish(CHANGED)
         return denied
 
     async def grants(self, caller: str | None = None) -> Sequence[StandingApproval]:

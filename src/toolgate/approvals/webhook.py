@@ -14,23 +14,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Protocol
 
+from toolgate.approvals.encode_for_people import approval_json
 from toolgate.approvals.record import Approval
-from toolgate.approvals.serialize import approval_json
 from toolgate.conversation.errors import ToolgateError
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.scheduling import FairSlots
 from toolgate.wire.jsontext import encode
 
-PAUSES = (1.0, 5.0, 25.0, 60.0)
-"""Seconds before each further attempt."""
+PAUSES = (1.0, 5.0, 25.0, 60.0)  # seconds before each further attempt
 
 MAX_WAITING = 256
 MAX_CONCURRENT = 4
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - how such secrets begin
 
 
-class WebhookPost(Protocol):
+class WebhookPostFunction(Protocol):
     """Sends one HTTP request and follows no redirect."""
 
     async def __call__(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
@@ -41,14 +40,14 @@ OnFailure = Callable[[str], None]
 Sleep = Callable[[float], Awaitable[object]]
 
 
-class ApprovalWebhook:
-    """Delivers approvals to one URL."""
+class NewApprovalWebhook:
+    """Delivers every new approval to one URL."""
 
     def __init__(
         self,
         url: str,
         secret: str,
-        post: WebhookPost,
+        post: WebhookPostFunction,
         *,
         on_failure: OnFailure = lambda _: None,
         now: Callable[[], float] = time.time,
@@ -65,13 +64,18 @@ class ApprovalWebhook:
         self._deliveries: dict[asyncio.Task[None], Approval] = {}
 
     def announce(self, approval: Approval) -> None:
-        """Start a delivery and return at once.
-
-        When too many are under way, the last one of the caller with the most is dropped for one of a caller with fewer.
-        """
-        if len(self._deliveries) >= MAX_WAITING and not self._drop_one(approval.caller):
-            self._give_up(approval)
-            return
+        """Start a delivery and return at once."""
+        # When too many are under way, the last one of the caller with the most is dropped for one of a caller with fewer:
+        # a model that asks without end must not hide the questions of others.
+        if len(self._deliveries) >= MAX_WAITING:
+            waiting = Counter([one.caller for one in self._deliveries.values()])
+            [(busiest, most)] = waiting.most_common(1)
+            if most < waiting[approval.caller] + 2:
+                self._give_up(approval)
+                return
+            last = next(task for task, one in reversed(self._deliveries.items()) if one.caller == busiest)
+            self._give_up(self._deliveries.pop(last))
+            last.cancel()
         delivery = asyncio.create_task(self._deliver(approval), name="approval-webhook")
         self._deliveries[delivery] = approval
         delivery.add_done_callback(lambda ended: self._deliveries.pop(ended, None))
@@ -87,20 +91,11 @@ class ApprovalWebhook:
             delivery.cancel()
         await asyncio.gather(*deliveries, return_exceptions=True)
 
-    def _drop_one(self, caller: str) -> bool:
-        waiting = Counter([approval.caller for approval in self._deliveries.values()])
-        [(busiest, most)] = waiting.most_common(1)
-        if most < waiting[caller] + 2:
-            return False
-        last = next(one for one, approval in reversed(self._deliveries.items()) if approval.caller == busiest)
-        self._give_up(self._deliveries.pop(last))
-        last.cancel()
-        return True
-
     def _give_up(self, approval: Approval) -> None:
         self._on_failure(f"the webhook is too slow: approval {approval.id} was not sent")
 
     async def _deliver(self, approval: Approval) -> None:
+        # One id for all attempts: by it the receiver recognizes a delivery that it has got already.
         id, failure = "msg_" + random_suffix(), ""
         for pause in (0.0, *PAUSES):
             if pause:

@@ -9,7 +9,13 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from toolgate.auth.authenticator import Caller
-from toolgate.conversation.errors import ClientError, Forbidden, Overloaded, ToolgateError, Unauthenticated
+from toolgate.conversation.errors import (
+    ClientRequestError,
+    Forbidden,
+    GatewayOverloaded,
+    ToolgateError,
+    Unauthenticated,
+)
 from toolgate.telemetry.request_log import RUN_CANCELLED, RequestRecord
 from toolgate.upstreams.router import no_such_model
 
@@ -21,8 +27,8 @@ class Cancellable(Protocol):
         """Cancel the task that runs the request."""
 
 
+# A request with its caller, the scope that it needs and its record; a bare tuple, since every request makes one.
 ActiveRequest: TypeAlias = tuple[Cancellable, Caller, str, RequestRecord]
-"""A request with its caller, the scope that it needs and its record; a bare tuple, since every request makes one."""
 
 
 class ActiveRequests:
@@ -32,11 +38,14 @@ class ActiveRequests:
         self.by_id: dict[str, ActiveRequest] = {}
 
     def check_share(self, caller: Caller, connections: int) -> None:
-        """Raise Overloaded if the caller has its share of the connections; one more caller is counted in."""
+        """Raise GatewayOverloaded if the caller has its share of the connections; one more caller is counted in."""
+        # Counted here and not with every request: this is called only when connections run short.
         by_caller = Counter(one.name for _, one, _, _ in self.by_id.values())
         callers = len(by_caller.keys() | {caller.name})
         if by_caller[caller.name] * (callers + 1) >= connections:
-            raise Overloaded("This key holds too many of the server's connections; try again shortly.", retry_after=1)
+            raise GatewayOverloaded(
+                "This key holds too many of the server's connections; try again shortly.", retry_after=1
+            )
 
     def cancel_unauthorised(self, current: Callable[[Caller], Caller | None], sparing: str = "") -> int:
         """Cancel the requests that their callers could not make now, and return their number.
@@ -47,7 +56,7 @@ class ActiveRequests:
         for id, (exchange, caller, scope, record) in tuple(self.by_id.items()):
             error = _denial(current(caller), scope, record.model)
             if error is not None and id != sparing:
-                record.cancelled_with = error
+                record.cancelled_with = error  # first: the task reads it when it is cancelled
                 exchange.cancel()
                 cancelled += 1
         return cancelled
@@ -56,7 +65,7 @@ class ActiveRequests:
         """Cancel the request that makes this run, and return whether there is one here."""
         for exchange, _, _, record in self.by_id.values():
             if record.run == run and record.cancelled_with is None:
-                record.cancelled_with = ClientError("The run was cancelled.", code=RUN_CANCELLED)
+                record.cancelled_with = ClientRequestError("The run was cancelled.", code=RUN_CANCELLED)
                 exchange.cancel()
                 return True
         return False

@@ -6,7 +6,7 @@ Knows headers and keys. It must not know routes, dialects or models beyond their
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from hashlib import blake2s, sha256
 from os import urandom
@@ -15,20 +15,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.config import KeySettings, ModelConfig
-from toolgate.conversation.errors import Forbidden, InvalidRequest, Overloaded, Unauthenticated
+from toolgate.conversation.errors import Forbidden, GatewayOverloaded, InvalidRequest, Unauthenticated
 from toolgate.upstreams.router import LENT_PREFIX, no_such_model
 
+# Bytes of the longest credential that is checked.
 LONGEST = 4096
-"""Bytes of the longest credential that is checked."""
 
+# The prefix of a WebSocket subprotocol that carries a key: a web page can send it in no other header.
 KEY_OFFERED = b"openai-insecure-api-key."
-"""The prefix of a WebSocket subprotocol that carries a key: a web page can send it in no other header."""
 
 _SUBPROTOCOLS = b"sec-websocket-protocol"
-_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", _SUBPROTOCOLS))
+_OTHER_HEADERS = frozenset((b"x-api-key", b"api-key", b"x-goog-api-key", _SUBPROTOCOLS))
+_HEADERS = _OTHER_HEADERS | {b"authorization"}
+# Stands for any text that `*` in an alias matches: of the wildcards in a key's pattern only `*` matches it.
 _ANY_TEXT = "\0\0"
-"""Stands for any text that `*` in an alias matches: of the wildcards in a key's pattern only `*` matches it."""
 _BEARER = b"Bearer "
+# A key that a server makes: the prefix and 32 random bytes in base64.
 _STORED = re.compile(rb"tg-[\w-]{43}")
 
 
@@ -62,13 +64,11 @@ class Caller(Struct, frozen=True):
 
     def may_use(self, model: str) -> bool:
         """Return whether the caller may use the model of this name."""
-        if model.startswith(LENT_PREFIX) and not self.editor:
-            return False
-        return self.models is None or model in self.models or self._may_borrow(model)
-
-    def _may_borrow(self, model: str) -> bool:
-        """Return whether the model of an editor matches a pattern of the key; its family alone is no name here."""
-        return model.startswith(LENT_PREFIX) and any(fnmatchcase(model, pattern) for pattern in self.lent)
+        if self.models is None or model in self.models:
+            return self.editor or not model.startswith(LENT_PREFIX)
+        # The models of editors come and go, so they are not listed in `models`. A pattern must match the whole name: the
+        # name of a family alone means none of them.
+        return model.startswith(LENT_PREFIX) and self.editor and any(fnmatchcase(model, one) for one in self.lent)
 
     def require_model(self, model: str, asked: str | None = None) -> None:
         """Raise NotFound unless the caller may use the model: for the caller, other models do not exist.
@@ -79,11 +79,11 @@ class Caller(Struct, frozen=True):
             raise no_such_model(asked or model)
 
 
+# The caller of every request while there are no keys; the address and `origins.py` keep out other machines.
 ANONYMOUS = Caller("anonymous", frozenset(("chat", "tools", "admin")))
-"""The caller of every request while there are no keys; the address and `origins.py` keep out other machines."""
 
+# The caller of requests to endpoints that need no key.
 PUBLIC = Caller("", frozenset(), frozenset())
-"""The caller of requests to endpoints that need no key."""
 
 
 class Authenticator:
@@ -116,6 +116,7 @@ class Authenticator:
         taken = {caller.name for caller in self._configured}
         added = [(id, key) for id, key in stored.items() if key.name not in taken]
         again = [_caller(key, self._models, former[id], id) for id, key in added if id in former]
+        # Later ones replace earlier ones of the same digest or name: the configuration has the last word.
         callers = again + [_caller(key, self._models, _digest_of(key), id) for id, key in added] + self._configured
         self._callers = {caller.credential: caller for caller in callers}
         self._seen: dict[bytes, Caller] = {}
@@ -126,6 +127,7 @@ class Authenticator:
         if not caller.credential:
             return caller if caller.name != ANONYMOUS.name or self.allows_anonymous else None
         current = self._callers.get(caller.credential)
+        # A key that was given another name is another caller: what the former one owns is not its own.
         return current if current is not None and current.name == caller.name else None
 
     def named(self, name: str) -> Caller | None:
@@ -142,11 +144,16 @@ class Authenticator:
         """Whether there is a valid key."""
         return bool(self._callers)
 
-    def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
-        """Return the caller whose key the headers carry; Unauthenticated is the same for every other request."""
+    def authenticate(
+        self, headers: Collection[tuple[bytes, bytes]], named: Mapping[bytes, bytes] | None = None
+    ) -> Caller:
+        """Return the caller whose key the headers carry; Unauthenticated is the same for every other request.
+
+        `named` are the headers by name: if it is as long as `headers`, no header is given twice.
+        """
         if not self._callers:
             if self.keys_unknown:
-                raise Overloaded(
+                raise GatewayOverloaded(
                     "The keys could not be read yet: the storage is not available.",
                     code="storage_unavailable",
                     retry_after=5,
@@ -154,8 +161,13 @@ class Authenticator:
             if self.keys_required:
                 raise _unauthenticated()
             return ANONYMOUS
-        credential = _credential(headers)
+        # Nearly every client sends its key in this header alone, and no header twice.
+        if named is not None and len(named) == len(headers) and _OTHER_HEADERS.isdisjoint(named):
+            credential = _bearer(named.get(b"authorization", b""))
+        else:
+            credential = _credential(headers)
         if credential and len(credential) <= LONGEST:
+            # Keys that were valid once are found again by a cheaper digest, keyed so that no client can compute it.
             mark = blake2s(credential, key=self._secret).digest()  # OpenSSL's sha256 would cost a request 5 % more
             caller = self._seen.get(mark)
             if caller is None and (caller := self._callers.get(sha256(credential).digest())) is not None:
@@ -210,6 +222,7 @@ def _bearer(value: bytes) -> bytes:
     scheme, _, token = value.strip().partition(b" ")
     if scheme.lower() == b"bearer" or not scheme:
         return token.strip()
+    # Not empty, which would count as no credential at all.
     return b"\0" + value
 
 
@@ -228,5 +241,6 @@ def _caller(key: KeySettings, models: tuple[ModelConfig, ...], digest: bytes, id
 
 
 def _digest_of(key: KeySettings) -> bytes:
+    # A configuration may hold the digest of a key in its place: `sha256:9f86d0…`.
     text = key.key.reveal()
     return bytes.fromhex(text[7:]) if text.startswith("sha256:") else sha256(text.encode()).digest()

@@ -13,9 +13,9 @@ from toolgate.conversation.errors import RateLimited
 
 MOST = 20
 SECONDS = 60.0
-_ADDRESSES = 4096
+_ADDRESSES = 4096  # bounds the memory that strangers can fill
+# Characters of an IPv6 address in hex that belong to one customer: the first 64 bits.
 _NETWORK = 16
-"""Characters of an IPv6 address in hex that belong to one customer: the first 64 bits."""
 
 
 class FailedLogins:
@@ -28,7 +28,7 @@ class FailedLogins:
     def add(self, address: str, digest: bytes) -> bool:
         """Count a wrong key; RateLimited if the address has tried too many others, True if this is the last allowed."""
         now, network = self._clock(), _network(address)
-        tried = self._seen.pop(network, {})
+        tried = self._seen.pop(network, {})  # and put back at the end, as the address seen last
         tried = {one: moment for one, moment in tried.items() if now - moment < SECONDS}
         self._seen[network] = tried
         if len(self._seen) > _ADDRESSES:
@@ -47,6 +47,6 @@ def _network(address: str) -> str:
     if ":" not in address:
         return address
     try:
-        return IPv6Address(address.partition("%")[0]).packed.hex()[:_NETWORK]
+        return IPv6Address(address.partition("%")[0]).packed.hex()[:_NETWORK]  # fe80::1%eth0 names an interface
     except ValueError:
         return address

@@ -11,8 +11,8 @@ import msgspec
 
 from toolgate.auth.active_requests import ActiveRequests
 from toolgate.auth.authenticator import Authenticator
-from toolgate.auth.key_fields import KeyRights
-from toolgate.auth.keys_required_marker import KeysRequiredFile
+from toolgate.auth.key_update_request import KeyRights
+from toolgate.auth.keys_required_marker import KeysRequiredMarkerFile
 from toolgate.auth.stored_key_cache import StoredKeyCache
 from toolgate.config import Config, KeySettings, Secret
 from toolgate.storage.database import Database
@@ -23,10 +23,10 @@ _LOCKED = (
     "there is no valid key, and there were keys before: all requests are refused; "
     "add one under `keys`, or write `server: {open: true}` to allow requests without a key from this machine"
 )
+# Called with the valid keys of the database, whenever they change.
 OnStoredKeys: TypeAlias = Callable[[Iterable[KeySettings]], None]
-"""Called with the valid keys of the database, whenever they change."""
+# Ends the runs of the callers that are not known, and returns how many that were.
 EndRuns: TypeAlias = Callable[[Callable[[str], bool]], int]
-"""Ends the runs of the callers that are not known, and returns how many that were."""
 
 
 class KeyRegistry:
@@ -49,7 +49,7 @@ class KeyRegistry:
         self.active_requests = ActiveRequests()
         self.stored = StoredKeyCache(KeyStore(database), self._stored_keys_changed, self._take_used, telemetry.log)
         self._config = config
-        self._file = KeysRequiredFile(config.source)
+        self._file = KeysRequiredMarkerFile(config.source)
         self._required = False
         self._log = telemetry.log
         self._on_stored_keys = on_stored_keys
@@ -70,6 +70,7 @@ class KeyRegistry:
                 "keys", problem="server.open: while there is no key, requests from this machine need none"
             )
         self._config = config
+        # Before the keys are replaced: at no moment may a server that loses its keys serve without one.
         self._store_requirement()
         self._update_requirement()
         self.authenticator.configure(config.keys, config.models)
@@ -87,15 +88,14 @@ class KeyRegistry:
             self.stored.set_required(not self._config.server.open)
 
     def _update_requirement(self) -> bool:
-        """Decide whether requests need a key although none may be valid: a lost or expired key opens nothing.
-
-        Keys of the database are noted beside the configuration, too: the database may be moved, replaced or lost.
-        """
+        """Decide whether requests need a key although none may be valid: a lost or expired key opens nothing."""
         if self._config.server.open:
             self._required = self.authenticator.keys_required = False
             return False
+        # Keys of the database are noted beside the configuration, too: the database may be moved, replaced or lost.
         if self.stored.all:
             self._file.write(True)
+        # Once required they stay so while this process runs, whatever is deleted: only `server.open` takes it back.
         known = self._config.keys or self.stored.all or self.stored.required or self._file.exists
         self._required = self.authenticator.keys_required = self._required or bool(known)
         return self._required
@@ -123,6 +123,7 @@ class KeyRegistry:
         """Cancel the requests and runs whose key is no longer valid, except the request with this id."""
         keys = self.authenticator
         cancelled = self.active_requests.cancel_unauthorised(keys.current, sparing)
+        # Until the database was read once, the owner of a run may have a key there.
         cancelled += self._end_runs(lambda name: keys.keys_unknown or keys.named(name) is not None)
         if cancelled:
             self._log.info("keys", ended=cancelled)

@@ -7,8 +7,7 @@ Knows one path. It must not know keys.
 from contextlib import suppress
 from pathlib import Path
 
-SUFFIX = ".keys-required"
-"""Appended to the name of the configuration's file."""
+SUFFIX = ".keys-required"  # appended to the name of the configuration's file
 
 _TEXT = """\
 The configuration beside this file had keys. While this file is here, Toolgate requires a key for every request.
@@ -16,7 +15,7 @@ To serve without keys, write `server: {open: true}` into the configuration: this
 """
 
 
-class KeysRequiredFile:
+class KeysRequiredMarkerFile:
     """The file that marks that keys are required; where it cannot be written, the mark is in the database alone."""
 
     def __init__(self, config: Path | None) -> None:
@@ -35,7 +34,7 @@ class KeysRequiredFile:
         """Store whether keys are required."""
         if self._path is None or required == self.exists:
             return
-        with suppress(OSError):
+        with suppress(OSError):  # the folder may be read-only, as in a container
             if required:
                 self._path.write_text(_TEXT, "utf-8")
             else:

@@ -14,16 +14,14 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.storage.keys import KeyStore, StoredKey
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 
-EVERY = 2.0
-"""Seconds between two reads of the version number."""
+EVERY = 2.0  # seconds between two reads of the version number
 
+# Seconds between two looks for keys that are not known: strangers must not keep the database busy.
 LOOK_SECONDS = 0.2
-"""Seconds between two looks for keys that are not known: strangers must not keep the database busy."""
 
-_USE_SECONDS = 60
-"""Seconds after which the use of a key is written again."""
+_USE_SECONDS = 60  # after which the use of a key is written again
 
 
 class StoredKeyCache:
@@ -100,7 +98,7 @@ class StoredKeyCache:
             self._next_look = asyncio.get_running_loop().create_task(self._look_soon())
             self._looks.add(self._next_look)
             self._next_look.add_done_callback(self._looks.discard)
-        await asyncio.shield(self._next_look)
+        await asyncio.shield(self._next_look)  # a client that leaves must not cancel the look of the others
 
     async def aclose(self) -> None:
         """Stop polling, and write which keys were used."""
@@ -133,6 +131,7 @@ class StoredKeyCache:
     async def _try(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Run the work and return whether the database was available; log once when it fails and when it is back."""
         try:
+            # A database that hangs must not hold up the expiry of keys, which the same task checks.
             async with asyncio.timeout(max(self._every, 1.0)):
                 await work()
         except (ToolgateError, TimeoutError) as error:

@@ -8,15 +8,16 @@ from toolgate.bridge.frames import EditorNameAndVersion, LentModel, LentTool, Wi
 from toolgate.wire.fields import MAX_TOKENS
 from toolgate.wire.jsontext import encode
 
+# What an editor has from us is not taken back: requests would go round in a ring.
 OWN_VENDOR, OWN_TOOLS = "toolgate", "mcp_toolgate_"
-"""What an editor has from us is not taken back: requests would go round in a ring."""
 
 MAX_MODELS, MAX_TOOLS = 256, 1024
+# Bytes of all tools of a window: they stay in memory, where they take several times as much.
 MAX_TOOL_BYTES = 2 * 1024 * 1024
-"""Bytes of all tools of a window: they stay in memory, where they take several times as much."""
 
 _MAX_FOLDERS, _MAX_CONTEXT, _MAX_CONTEXT_TEXT = 32, 64, 256
 _MAX_NAME, _MAX_DESCRIPTION, _MAX_TAGS = 128, 16 * 1024, 32
+# The largest integer that JavaScript keeps exact.
 _MAX_NUMBER = 2**53
 _BLANK = re.compile(r"\s")
 _TOOL_NAME = re.compile(r"[\w-]+")
@@ -24,27 +25,16 @@ _TOOL_NAME = re.compile(r"[\w-]+")
 
 def usable_models(items: tuple[LentModel, ...]) -> tuple[LentModel, ...]:
     """Return the models that can be asked: named, with room for a prompt, not denied by the person, and not our own."""
-    return tuple(
-        [
-            replace(one, name=one.name[:_MAX_NAME], version=one.version[:_MAX_NAME])
-            for one in items[:MAX_MODELS]
-            if one.access is not False
-            and 0 < one.max_input_tokens <= MAX_TOKENS
-            and one.vendor != OWN_VENDOR
-            and _is_named(one)
-        ]
-    )
-
-
-def _is_named(model: LentModel) -> bool:
-    name = model.vendor + model.id + model.family
-    return (
-        bool(model.vendor and model.id)
-        and "/" not in model.vendor
-        and len(name) <= _MAX_NAME
-        and name.isprintable()
-        and not _BLANK.search(name)
-    )
+    kept: list[LentModel] = []
+    for one in items[:MAX_MODELS]:
+        if one.access is False or one.vendor == OWN_VENDOR or not 0 < one.max_input_tokens <= MAX_TOKENS:
+            continue
+        # Clients name a model by `vendor/id`, or by its id or family alone.
+        name = one.vendor + one.id + one.family
+        is_named = one.vendor and one.id and "/" not in one.vendor and len(name) <= _MAX_NAME
+        if is_named and name.isprintable() and not _BLANK.search(name):
+            kept.append(replace(one, name=one.name[:_MAX_NAME], version=one.version[:_MAX_NAME]))
+    return tuple(kept)
 
 
 def usable_tools(items: tuple[LentTool, ...]) -> tuple[LentTool, ...]:

@@ -26,7 +26,7 @@ class WindowAnnouncedMessage(Struct, frozen=True, tag="window"):
     state: WindowState
 
 
-class WindowStateChangedMessage(Struct, frozen=True, tag="focus"):
+class WindowDescriptionChangedMessage(Struct, frozen=True, tag="focus"):
     """A window has changed in something other than what it lends."""
 
     session: str
@@ -41,7 +41,7 @@ class WindowLeftMessage(Struct, frozen=True, tag="left"):
     session: str
 
 
-class ExchangeOpenedMessage(Struct, frozen=True, tag="open"):
+class OpenExchangeMessage(Struct, frozen=True, tag="open"):
     """A process asks a window of another one; `frame` is what the editor receives."""
 
     session: str
@@ -59,7 +59,7 @@ class ExchangeSignalMessage(Struct, frozen=True, tag="signal"):
     signal: Signal
 
 
-class FrameRelayedMessage(Struct, frozen=True, tag="frame"):
+class EditorReplyFrameMessage(Struct, frozen=True, tag="frame"):
     """A frame of the editor, for the process that asked."""
 
     id: str
@@ -78,11 +78,11 @@ BusMessage: TypeAlias = (
     MemberJoinedMessage
     | MemberAliveMessage
     | WindowAnnouncedMessage
-    | WindowStateChangedMessage
+    | WindowDescriptionChangedMessage
     | WindowLeftMessage
-    | ExchangeOpenedMessage
+    | OpenExchangeMessage
     | ExchangeSignalMessage
-    | FrameRelayedMessage
+    | EditorReplyFrameMessage
     | ExchangeFailedMessage
 )
 

@@ -18,9 +18,9 @@ from toolgate.bridge.frames import (
     BridgeDeltaFrame,
     BridgeDoneFrame,
     BridgeErrorFrame,
-    BridgeStartedFrame,
+    BridgeModelAskedFrame,
     BridgeThinkingPart,
-    BridgeToolCallPart,
+    BridgeToolCall,
     BridgeToolResult,
     BridgeWaitingFrame,
     ExchangeFrame,
@@ -33,17 +33,16 @@ from toolgate.conversation.errors import (
     UpstreamUnavailable,
 )
 
+# Characters of an answer that may wait for their reader; only an editor that ignores a pause gets there.
 MAX_UNREAD = 4 * 1024 * 1024
-"""Characters of an answer that may wait for their reader."""
-
 MAX_ANSWER = 64 * 1024 * 1024
-_PAUSE_AT, _RESUME_AT = 256 * 1024, 64 * 1024
+_PAUSE_AT = 256 * 1024
 _PIECE_COST = 64  # what keeping a piece takes beside its characters
 
 Signal: TypeAlias = Literal["cancel", "pause", "resume"]
 
 
-class ExchangeTimeouts(Struct, frozen=True):
+class EditorExchangeTimeouts(Struct, frozen=True):
     """Seconds that an editor may take: to start, for a person's consent, to the first piece, between pieces, altogether."""
 
     start: float = 10.0
@@ -57,7 +56,7 @@ class EditorExchange:
     """One exchange under its id; it has one reader."""
 
     def __init__(
-        self, id: str, editor: str, timeouts: ExchangeTimeouts, signal: Callable[["EditorExchange", Signal], None]
+        self, id: str, editor: str, timeouts: EditorExchangeTimeouts, signal: Callable[["EditorExchange", Signal], None]
     ) -> None:
         """`editor` names the window in errors; `signal` sends the editor what concerns this exchange."""
         self.id = id
@@ -84,6 +83,7 @@ class EditorExchange:
 
     async def begin(self) -> None:
         """Wait for the first piece of the answer or its end."""
+        # Each phase has a limit of its own, which counts from the frame that began the phase.
         clock = self._loop.time
         asked_at = clock()
         waited_at = started_at = 0.0
@@ -100,7 +100,7 @@ class EditorExchange:
                 limit, text = self._timeouts.start, "did not take the request within {:g} s"
                 until = asked_at + limit
             await self._arrival(until, limit, text)
-        if self._fault is not None and not self._pieces:
+        if self._fault is not None and not self._pieces:  # pieces that came before it are read first
             raise self._fault
 
     async def more(self) -> list[AnswerPiece]:
@@ -123,7 +123,7 @@ class EditorExchange:
             case BridgeDeltaFrame(parts=parts):
                 self.started = True
                 self._keep(parts)
-            case BridgeStartedFrame():
+            case BridgeModelAskedFrame():
                 self.started = True
             case BridgeWaitingFrame(what=what):
                 self.waiting_for = what
@@ -219,7 +219,7 @@ class EditorExchange:
             self._set_timer()
 
     def _wake(self) -> None:
-        if self.over and self._timer is not None:
+        if self.over and self._timer is not None:  # else the loop would keep the exchange until the timer is due
             self._timer.cancel()
             self._timer = None
         if self._waiter is not None and not self._waiter.done():
@@ -230,7 +230,7 @@ def _size(piece: AnswerPiece) -> int:
     match piece:
         case BridgeDataPart(mime=mime, data=data):
             return len(mime) + len(data)
-        case BridgeToolCallPart(call_id=id, name=name, input=raw):
+        case BridgeToolCall(call_id=id, name=name, input=raw):
             return len(id) + len(name) + len(bytes(raw))
         case BridgeToolResult(call_id=id, parts=parts):
             return len(id) + sum(map(_size, parts))

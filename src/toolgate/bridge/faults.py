@@ -7,6 +7,7 @@ wrong by itself is an `UpstreamRejected`.
 from toolgate.bridge.frames import BridgeErrorFrame
 from toolgate.conversation.errors import UpstreamError, UpstreamRejected, UpstreamTimeout, UpstreamUnavailable
 
+# An editor may send any number, and clients sleep for the seconds of `retry-after`.
 MAX_RETRY_AFTER = 3600.0
 _LONGEST_REASON = 1000
 

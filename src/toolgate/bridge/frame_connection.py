@@ -101,6 +101,7 @@ class FrameConnection:
         """Offer short frames to `handle` as they arrive, in their order; what it does not take is received later."""
 
         def offer(text: bytes) -> bool:
+            # Once a frame was not taken, those behind it wait, too, or they would overtake it.
             self._at_once = self._at_once and len(text) <= LARGE_FRAME and self._ending is None and handle(text)
             return self._at_once
 

@@ -12,14 +12,14 @@ from msgspec import Meta, Raw, Struct
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.wire.fields import MAX_TOKENS
-from toolgate.wire.jsontext import check_structure
+from toolgate.wire.jsontext import check_structure, repair_escapes
 
+# Close codes of the protocol, after the HTTP statuses that mean much the same.
 NOT_A_FRAME, BAD_PROOF, SILENCE, REPLACED, WINDOW_GONE, NO_COMMON_PROTOCOL = 4400, 4401, 4408, 4409, 4410, 4426
-"""Close codes of the protocol."""
 
 MAX_FRAME = 16 * 1024 * 1024
+# A larger frame is decoded in a thread, so that it does not hold up the event loop.
 LARGE_FRAME = 64 * 1024
-"""Bytes above which a frame is decoded in a thread."""
 
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Nonce: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{22,128}$")]
@@ -58,7 +58,7 @@ class BridgeThinkingPart(_Piece, frozen=True, tag="thinking"):
     id: str | None = None
 
 
-class BridgeToolCallPart(_Piece, frozen=True, tag="tool_call"):
+class BridgeToolCall(_Piece, frozen=True, tag="tool_call"):
     """A call of a tool; `input` is a JSON object as it was received."""
 
     call_id: str
@@ -74,8 +74,8 @@ class BridgeToolResult(_Piece, frozen=True, tag="tool_result"):
     is_error: bool = False
 
 
-Piece: TypeAlias = BridgeTextPart | BridgeDataPart | BridgeThinkingPart | BridgeToolCallPart | BridgeToolResult
-AnswerPiece: TypeAlias = BridgeTextPart | BridgeThinkingPart | BridgeToolCallPart | BridgeDataPart | BridgeToolResult
+Piece: TypeAlias = BridgeTextPart | BridgeDataPart | BridgeThinkingPart | BridgeToolCall | BridgeToolResult
+AnswerPiece: TypeAlias = BridgeTextPart | BridgeThinkingPart | BridgeToolCall | BridgeDataPart | BridgeToolResult
 
 
 class BridgeChallengeFrame(_Frame, frozen=True, tag="challenge"):
@@ -250,7 +250,7 @@ class BridgeRegisterWindowFrame(_Frame, frozen=True, tag="register"):
     max_frame: Annotated[int, Meta(ge=1024)] = MAX_FRAME
 
 
-class BridgeWindowFrame(_Frame, frozen=True, tag="window"):
+class BridgeWindowChangedFrame(_Frame, frozen=True, tag="window"):
     """The window has changed."""
 
     window: WindowDescription
@@ -294,7 +294,7 @@ class BridgeToolsFrame(_Frame, frozen=True, tag="tools"):
     items: tuple[LentTool, ...]
 
 
-class BridgeStartedFrame(_Frame, frozen=True, tag="started"):
+class BridgeModelAskedFrame(_Frame, frozen=True, tag="started"):
     """The model was asked."""
 
     id: Id
@@ -380,13 +380,13 @@ ToEditor: TypeAlias = (
     | BridgePongFrame
 )
 ExchangeFrame: TypeAlias = (
-    BridgeStartedFrame | BridgeWaitingFrame | BridgeDeltaFrame | BridgeDoneFrame | BridgeErrorFrame
+    BridgeModelAskedFrame | BridgeWaitingFrame | BridgeDeltaFrame | BridgeDoneFrame | BridgeErrorFrame
 )
 FromEditor: TypeAlias = (
     ExchangeFrame
     | BridgeHelloFrame
     | BridgeRegisterWindowFrame
-    | BridgeWindowFrame
+    | BridgeWindowChangedFrame
     | BridgeModelsFrame
     | BridgeToolsFrame
     | BridgeApprovalAnswerFrame
@@ -418,11 +418,16 @@ def decode_frame(text: bytes) -> FromEditor | None:
     """Decode a frame; None for an unknown type, MalformedFrame for anything else."""
     try:
         if len(text) > LARGE_FRAME:
-            check_structure(text)
+            check_structure(text)  # one C call holds the interpreter, even in a thread
         return _decode(text)
-    except msgspec.ValidationError as error:
+    except msgspec.ValidationError as error:  # an unknown type or part, or a wrong field
         return _decode_tolerantly(text, error)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, InvalidRequest) as error:
+        # JavaScript cuts texts inside of characters and sends the halves as escapes. That must not end the connection,
+        # and with it the answers to all other callers.
+        repaired = repair_escapes(text)
+        if repaired is not None:
+            return decode_frame(repaired)
         raise MalformedFrame(str(error)[:200]) from None
 
 

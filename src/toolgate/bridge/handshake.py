@@ -28,7 +28,7 @@ from toolgate.bridge.frames import (
 )
 from toolgate.bridge.proof import PROTOCOL, is_proof, new_nonce, prove
 from toolgate.bridge.windows import WindowState
-from toolgate.conversation import ids
+from toolgate.conversation.random_ids import random_suffix
 
 _Kind = TypeVar("_Kind", BridgeHelloFrame, BridgeRegisterWindowFrame)
 
@@ -59,7 +59,7 @@ async def join(
     if hello.protocol != PROTOCOL:
         raise BridgeProtocolError(NO_COMMON_PROTOCOL, f"Only {PROTOCOL} is spoken here.")
     proof = None if admission.owner else _mutual_proof(hello, admission, nonce)
-    session = f"bridge_{ids.random_suffix(16)}"
+    session = f"bridge_{random_suffix(16)}"
     identity = GatewayNameAndVersion("toolgate", __version__)
     connection.write(BridgeWelcomeFrame(PROTOCOL, session, heartbeat, MAX_FRAME, identity, proof))
     register = await _expect(connection, BridgeRegisterWindowFrame, seconds)
@@ -99,7 +99,7 @@ async def _expect(connection: FrameConnection, kind: type[_Kind], seconds: float
                 frame, _ = received
                 if isinstance(frame, kind):
                     return frame
-                if not isinstance(frame, (BridgePingFrame, BridgePongFrame)):
+                if not isinstance(frame, (BridgePingFrame, BridgePongFrame)):  # either side may ping at any time
                     raise MalformedFrame("out of turn")
     except TimeoutError:
         raise BridgeProtocolError(SILENCE, "The handshake took too long.") from None

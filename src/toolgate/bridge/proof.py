@@ -20,6 +20,7 @@ def new_nonce() -> str:
 
 def prove(token: str, side: Side, gateway_nonce: str, editor_nonce: str, address: str) -> str:
     """Return the proof of one side: an HMAC-SHA256 in hex."""
+    # The side is part of it, or a proof could be sent back to its sender as the other side's.
     message = "\n".join([PROTOCOL, side, gateway_nonce, editor_nonce, address])
     return hmac.digest(token.encode(), message.encode(), "sha256").hex()
 

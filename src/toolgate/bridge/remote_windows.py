@@ -6,34 +6,34 @@ and its questions. Knows windows and a bus; it must not know what carries the bu
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from toolgate.bridge.bus_messages import (
     BusMessage,
+    EditorReplyFrameMessage,
     ExchangeFailedMessage,
-    ExchangeOpenedMessage,
     ExchangeSignalMessage,
-    FrameRelayedMessage,
     MemberAliveMessage,
     MemberJoinedMessage,
+    OpenExchangeMessage,
     WindowAnnouncedMessage,
+    WindowDescriptionChangedMessage,
     WindowLeftMessage,
-    WindowStateChangedMessage,
     decode_bus_message,
     encode_bus_message,
 )
-from toolgate.bridge.exchange import MAX_UNREAD, EditorExchange, ExchangeTimeouts, Signal
+from toolgate.bridge.exchange import MAX_UNREAD, EditorExchange, EditorExchangeTimeouts, Signal
 from toolgate.bridge.frames import (
     REPLACED,
     BridgeDeltaFrame,
     BridgeDoneFrame,
     BridgeErrorFrame,
-    BridgeStartedFrame,
+    BridgeModelAskedFrame,
     BridgeWaitingFrame,
     ExchangeFrame,
     MalformedFrame,
@@ -41,18 +41,16 @@ from toolgate.bridge.frames import (
 )
 from toolgate.bridge.session import BridgeSessionOptions, EditorSession
 from toolgate.bridge.windows import EditorWindows, ExchangeKind, WindowState
-from toolgate.conversation import ids
-from toolgate.conversation.errors import Overloaded, UpstreamRejected, UpstreamUnreachable
+from toolgate.conversation.errors import GatewayOverloaded, UpstreamRejected, UpstreamUnreachable
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.scheduling import FairSlots, QueueFull
 
+# How often a process announces that it is alive, on a bus that does not notice by itself.
 ALIVE_SECONDS = 2.0
-"""How often a process says that it is alive, on a bus that does not notice by itself."""
-
+# Bytes of a frame that is passed on to another process, which decodes it on its loop; more could not wait there anyway.
 MAX_RELAYED = 2 * MAX_UNREAD
-"""Bytes of a frame that is passed on to another process, which decodes it on its loop; more could not wait there anyway."""
-
+# After how much silence a process is gone, if the bus has not noticed that it receives nothing.
 GONE_SECONDS = 16.0
-"""After how much silence a process is gone, if the bus has not noticed that it receives nothing."""
 
 _SLOT_SECONDS = 8.0  # less than an editor may take to start
 _MAX_WINDOWS = 1024
@@ -61,8 +59,8 @@ _MAX_WINDOWS = 1024
 class BridgeBus(Protocol):
     """Carries messages between the processes that share windows; those of one sender arrive in their order."""
 
+    # Whether members must announce that they are alive, because the bus does not notice when one is gone.
     heartbeat: bool
-    """Whether members must say that they are alive, because the bus does not notice when one is gone."""
 
     def open(self, member: str, receive: Callable[[str, bytes], None], lost: Callable[[str | None], None]) -> None:
         """Join as this member. `receive` gets the sender and the message, `lost` a member that is gone, None for all."""
@@ -78,7 +76,7 @@ class BridgeBusMember:
     """The part of one process; `member` is its name."""
 
     def __init__(self, windows: EditorWindows, bus: BridgeBus | None = None) -> None:
-        self.member = ids.random_suffix(8)
+        self.member = random_suffix(8)
         self._windows = windows
         self._bus = bus
         self._own: dict[str, EditorSession] = {}
@@ -123,8 +121,9 @@ class BridgeBusMember:
         self._own[state.session] = session
         before = self._announced.get(state.session)
         self._announced[state.session] = state
+        # The focus changes often: the lists of models and tools, of up to 2 MiB, are not sent with it.
         if before is not None and before.models is state.models and before.tools is state.tools:
-            message = WindowStateChangedMessage(state.session, state.window, state.lends, state.focused_at)
+            message = WindowDescriptionChangedMessage(state.session, state.window, state.lends, state.focused_at)
             self._send(None, message)
         else:
             self._send(None, WindowAnnouncedMessage(state))
@@ -135,7 +134,7 @@ class BridgeBusMember:
         self._announced.pop(session.state.session, None)
         self._send(None, WindowLeftMessage(session.state.session))
 
-    def open_exchange(self, window: "RemoteWindow", timeouts: ExchangeTimeouts) -> EditorExchange:
+    def open_exchange(self, window: "RemoteWindow", timeouts: EditorExchangeTimeouts) -> EditorExchange:
         """Return a new exchange with a window of another process."""
         id = f"{self.member}_{next(self._ids)}"
         exchange = EditorExchange(id, window.state.title, timeouts, window.signal)
@@ -146,11 +145,11 @@ class BridgeBusMember:
         self, window: "RemoteWindow", exchange: EditorExchange, kind: ExchangeKind, caller: str, frame: bytes
     ) -> None:
         """Send the frame of an exchange to the process that has the window."""
-        self._send(window.member, ExchangeOpenedMessage(window.state.session, exchange.id, kind, caller, Raw(frame)))
+        self._send(window.member, OpenExchangeMessage(window.state.session, exchange.id, kind, caller, Raw(frame)))
 
     def send_signal(self, window: "RemoteWindow", exchange: EditorExchange, signal: Signal) -> None:
         """Pass a signal on to the process that has the window."""
-        if signal == "cancel":
+        if signal == "cancel":  # frames that are on their way find no exchange
             self._exchanges.pop(exchange.id, None)
         self._send(window.member, ExchangeSignalMessage(window.state.session, exchange.id, signal))
 
@@ -162,7 +161,7 @@ class BridgeBusMember:
         """Send a frame of an editor to the process that asked."""
         if is_last:
             self._served.get(member, {}).pop(id, None)
-        self._send(member, FrameRelayedMessage(id, Raw(frame)))
+        self._send(member, EditorReplyFrameMessage(id, Raw(frame)))
 
     def fail(self, member: str, id: str, message: str) -> None:
         """Tell the process that asked that the window is lost."""
@@ -197,6 +196,7 @@ class BridgeBusMember:
                 for session in self._own.values():
                     self._send(sender, WindowAnnouncedMessage(session.state))
             case MemberAliveMessage(sessions):
+                # A message about a window may be lost on the bus; the next heartbeat makes up for it.
                 known = self._remote.get(sender, {})
                 for session_id in set(known) - set(sessions):
                     self._remove(sender, session_id)
@@ -204,22 +204,25 @@ class BridgeBusMember:
                     self._send(sender, MemberJoinedMessage())
             case WindowAnnouncedMessage(state):
                 self._add(sender, state)
-            case WindowStateChangedMessage(session_id, window, lends, focused_at):
+            case WindowDescriptionChangedMessage(session_id, window, lends, focused_at):
                 if remote := self._remote.get(sender, {}).get(session_id):
                     remote.state = replace(remote.state, window=window, lends=lends, focused_at=focused_at)
                     self._windows.changed(lending=False)
             case WindowLeftMessage(session_id):
                 self._remove(sender, session_id)
-            case ExchangeOpenedMessage():
-                self._start(self._serve(sender, message))
+            case OpenExchangeMessage():
+                task = asyncio.get_running_loop().create_task(self._serve(sender, message))  # it may wait for a slot
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
             case ExchangeSignalMessage(session_id, id, signal):
                 self._signal_own(sender, session_id, id, signal)
-            case FrameRelayedMessage(id, frame):
+            case EditorReplyFrameMessage(id, frame):
                 self._deliver(id, bytes(frame))
             case ExchangeFailedMessage():
                 self._fail_own(message)
 
     def _add(self, sender: str, state: WindowState) -> None:
+        # A window that has reconnected through another process leaves a connection here that is not closed yet.
         for own in tuple(self._own.values()):
             if own.state.is_same_window(state) and own.state.since < state.since:
                 own.end(REPLACED, "The window has connected again.")
@@ -249,7 +252,7 @@ class BridgeBusMember:
             self._remote.pop(one, None)
             self._seen.pop(one, None)
 
-    async def _serve(self, member: str, opened: ExchangeOpenedMessage) -> None:
+    async def _serve(self, member: str, opened: OpenExchangeMessage) -> None:
         """Ask a window of this process for another one."""
         session = self._own.get(opened.session)
         if session is None:
@@ -257,6 +260,7 @@ class BridgeBusMember:
             return
         relayed = _RelayedExchange(self, session, member, opened.id)
         self._served.setdefault(member, {})[opened.id] = relayed
+        # Counting tokens takes no slot.
         slots = session.asks if opened.kind == "ask" else session.invocations if opened.kind == "invoke" else None
         if slots is not None and not await self._acquired(slots, opened):
             self._served.get(member, {}).pop(opened.id, None)
@@ -264,7 +268,7 @@ class BridgeBusMember:
             self._send(member, ExchangeFailedMessage(opened.id, "full", text))
             return
         relayed.begin(slots)
-        if relayed.cancelled:
+        if relayed.cancelled:  # while it waited for the slot
             return
         try:
             await session.pass_on(bytes(opened.frame))
@@ -276,7 +280,7 @@ class BridgeBusMember:
         except UpstreamUnreachable:
             relayed.lose("has left")
 
-    async def _acquired(self, slots: FairSlots, opened: ExchangeOpenedMessage) -> bool:
+    async def _acquired(self, slots: FairSlots, opened: OpenExchangeMessage) -> bool:
         if slots.try_acquire():
             return True
         try:
@@ -305,7 +309,7 @@ class BridgeBusMember:
         except MalformedFrame:  # the other process would have closed the connection
             frame = None
         if isinstance(
-            frame, (BridgeDeltaFrame, BridgeStartedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)
+            frame, (BridgeDeltaFrame, BridgeModelAskedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)
         ):
             exchange.receive(frame)
             if exchange.over:
@@ -319,20 +323,16 @@ class BridgeBusMember:
             case "lost":
                 exchange.lose(failed.message)
             case "full":
-                exchange.fail(Overloaded(failed.message, code="upstream_full", retry_after=10))
+                exchange.fail(GatewayOverloaded(failed.message, code="upstream_full", retry_after=10))
             case "too_large":
                 exchange.fail(UpstreamRejected(failed.message, code="context_length_exceeded"))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class RemoteWindow:
     """A window that is connected to another process (`toolgate.bridge.windows.EditorWindow`)."""
 
     def __init__(self, sharing: BridgeBusMember, member: str, state: WindowState) -> None:
+        # The process that has the window shares its slots out; these only bound what is sent there to wait.
         options = BridgeSessionOptions()
         self.state = state
         self.member = member
@@ -340,7 +340,7 @@ class RemoteWindow:
         self.invocations = FairSlots(options.queue, options.queue)
         self._sharing = sharing
 
-    def exchange(self, timeouts: ExchangeTimeouts) -> EditorExchange:
+    def exchange(self, timeouts: EditorExchangeTimeouts) -> EditorExchange:
         """Return a new exchange, whose frame is yet to be sent."""
         return self._sharing.open_exchange(self, timeouts)
 

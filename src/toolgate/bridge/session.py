@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.bridge.bound_lent_items import bounded_window, usable_models, usable_tools
-from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts, Signal
+from toolgate.bridge.exchange import EditorExchange, EditorExchangeTimeouts, Signal
 from toolgate.bridge.frame_connection import BridgeProtocolError, BridgeSocket, FrameConnection
 from toolgate.bridge.frames import (
     NOT_A_FRAME,
@@ -26,16 +26,16 @@ from toolgate.bridge.frames import (
     BridgeDoneFrame,
     BridgeErrorFrame,
     BridgeHelloFrame,
+    BridgeModelAskedFrame,
     BridgeModelsFrame,
     BridgePauseWritingFrame,
     BridgePingFrame,
     BridgePongFrame,
     BridgeRegisterWindowFrame,
     BridgeResumeWritingFrame,
-    BridgeStartedFrame,
     BridgeToolsFrame,
     BridgeWaitingFrame,
-    BridgeWindowFrame,
+    BridgeWindowChangedFrame,
     ExchangeFrame,
     FromEditor,
     MalformedFrame,
@@ -48,8 +48,8 @@ from toolgate.bridge.windows import EditorWindows, ExchangeKind, WindowState
 from toolgate.conversation.errors import UpstreamRejected, UpstreamUnreachable
 from toolgate.scheduling import FairSlots
 
+# Answers to approvals that are stored at the same time; nothing is received while there are more.
 _MAX_ANSWERING = 16
-"""Answers to approvals that are stored at the same time; nothing is received while there are more."""
 
 
 class BridgeSessionOptions(Struct, frozen=True):
@@ -158,14 +158,17 @@ class EditorSession:
             how = "does not keep to the protocol"
         except asyncio.CancelledError:
             how = "was disconnected because the server stops or its key is not valid any more"
-            self._connection.end(1012, "The server stops.")
+            self._connection.end(1012, "The server stops.")  # "service restart": the editor dials again
             raise
         finally:
+            # First out of the list, so that no request chooses this window any more.
             if self._state is not None:
                 self._windows.remove(self._state.session)
                 self._on_leave(self)
             reason = self._connection.ending
-            self._lose_all(how if reason is None else f"{how} ({reason})")
+            receivers, self._receivers = self._receivers, {}
+            for receiver in receivers.values():
+                receiver.lose(how if reason is None else f"{how} ({reason})")
             for task in self._answering:
                 task.cancel()
             await self._connection.aclose()
@@ -175,13 +178,14 @@ class EditorSession:
         for other in self._windows.ordered:
             if other.state.is_same_window(self.state):
                 self._windows.remove(other.state.session)
-                if isinstance(other, EditorSession):
+                if isinstance(other, EditorSession):  # else its own process ends it when this window is announced
                     other.end(REPLACED, "The window has connected again.")
 
     async def _receive_all(self) -> None:
         loop = asyncio.get_running_loop()
         self._received_at = loop.time()
         self._watch = loop.call_later(self._options.heartbeat, self._tick)
+        # Most frames are deltas: passing them on in the callback of the socket saves a task switch for each.
         self._connection.handle_at_once(self._handle_at_once)
         try:
             while await self._receive_next():
@@ -210,7 +214,7 @@ class EditorSession:
         except MalformedFrame:  # found again by the task, which closes the connection
             return False
         if not isinstance(
-            frame, (BridgeDeltaFrame, BridgeStartedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)
+            frame, (BridgeDeltaFrame, BridgeModelAskedFrame, BridgeWaitingFrame, BridgeDoneFrame, BridgeErrorFrame)
         ):
             return False
         self._received_at = asyncio.get_running_loop().time()
@@ -228,9 +232,10 @@ class EditorSession:
 
     def _receive(self, frame: FromEditor, raw: bytes) -> None:
         match frame:
-            case BridgeDeltaFrame(id=id) | BridgeStartedFrame(id=id) | BridgeWaitingFrame(id=id):
+            case BridgeDeltaFrame(id=id) | BridgeModelAskedFrame(id=id) | BridgeWaitingFrame(id=id):
                 if receiver := self._receivers.get(id):
                     receiver.receive_raw(frame, raw)
+            # An unknown id is of an exchange that was cancelled: the editor may have sent frames of it before.
             case BridgeDoneFrame(id=id) | BridgeErrorFrame(id=id):
                 if receiver := self._receivers.pop(id, None):
                     receiver.receive_raw(frame, raw)
@@ -244,7 +249,7 @@ class EditorSession:
                 if rev > self._tool_rev:
                     self._tool_rev = rev
                     self._lend(replace(self.state, tools=usable_tools(items)))
-            case BridgeWindowFrame():
+            case BridgeWindowChangedFrame():
                 self._update_window(frame)
             case BridgeApprovalAnswerFrame():
                 if self._on_answer is not None:
@@ -260,7 +265,7 @@ class EditorSession:
             self._windows.changed()
             self._on_change(self)
 
-    def _update_window(self, frame: BridgeWindowFrame) -> None:
+    def _update_window(self, frame: BridgeWindowChangedFrame) -> None:
         state, window = self.state, bounded_window(frame.window)
         if window.id != state.window.id:
             raise MalformedFrame("a window keeps its id")
@@ -270,7 +275,7 @@ class EditorSession:
         self._windows.changed(lending=False)
         self._on_change(self)
 
-    def exchange(self, timeouts: ExchangeTimeouts) -> EditorExchange:
+    def exchange(self, timeouts: EditorExchangeTimeouts) -> EditorExchange:
         """Return a new exchange, whose frame is yet to be sent."""
         exchange = EditorExchange(
             f"{self._member}{next(self._ids)}",
@@ -326,8 +331,3 @@ class EditorSession:
     def end(self, code: int, reason: str) -> None:
         """Close the connection soon."""
         self._connection.end(code, reason)
-
-    def _lose_all(self, how: str) -> None:
-        receivers, self._receivers = self._receivers, {}
-        for receiver in receivers.values():
-            receiver.lose(how)

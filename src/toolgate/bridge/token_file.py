@@ -41,12 +41,13 @@ def load_token(path: Path) -> str:
         finally:
             fresh.unlink(missing_ok=True)
     except OSError:
-        if not path.exists():
+        if not path.exists():  # a folder that is read-only will do if the token is there
             raise
     return _read(path)
 
 
 def _link(fresh: Path, path: Path) -> None:
+    # Unlike a rename, a link replaces no token that another worker has made since.
     try:
         os.link(fresh, path)
     except FileExistsError:
@@ -56,6 +57,7 @@ def _link(fresh: Path, path: Path) -> None:
 
 
 def _read(path: Path) -> str:
+    # Owner and mode are checked on the open file: the path could lead to another one a moment later.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())

@@ -4,12 +4,12 @@ A window is a connection of this process (`session.py`) or of another worker or 
 need not know which. Knows no sockets.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts
+from toolgate.bridge.exchange import EditorExchange, EditorExchangeTimeouts
 from toolgate.bridge.frames import EditorNameAndVersion, LendingSwitches, LentModel, LentTool, WindowDescription
 from toolgate.scheduling import FairSlots
 
@@ -51,12 +51,11 @@ class EditorWindow(Protocol):
     def state(self) -> WindowState:
         """What is known of it now."""
 
+    # The slots for questions to its models, and for calls of its tools.
     asks: FairSlots
-    """The slots for questions to its models."""
     invocations: FairSlots
-    """The slots for calls of its tools."""
 
-    def exchange(self, timeouts: ExchangeTimeouts) -> EditorExchange:
+    def exchange(self, timeouts: EditorExchangeTimeouts) -> EditorExchange:
         """Return a new exchange, whose frame is yet to be sent."""
 
     async def send(self, frame: bytes, exchange: EditorExchange, kind: ExchangeKind, caller: str) -> None:
@@ -73,8 +72,7 @@ class EditorWindows:
         self._windows: dict[str, EditorWindow] = {}
         self._ordered: tuple[EditorWindow, ...] | None = None
         self._listeners: list[Callable[[], None]] = []
-        self.revision = 0
-        """Grows with every change of what is lent."""
+        self.revision = 0  # grows with every change of what is lent
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call the listener after every change of what is lent; return what ends that."""
@@ -107,8 +105,9 @@ class EditorWindows:
     def ordered(self) -> tuple[EditorWindow, ...]:
         """All windows, the one that was focused last first."""
         if self._ordered is None:
-            windows = self._windows.values()
-            self._ordered = tuple(sorted(windows, key=lambda one: _rank(one.state), reverse=True))
+            windows = list(self._windows.values())
+            windows.sort(key=lambda w: (w.state.window.focused, w.state.focused_at, w.state.since), reverse=True)
+            self._ordered = tuple(windows)
         return self._ordered
 
     def named(self, name: str) -> Sequence[EditorWindow]:
@@ -120,7 +119,10 @@ class EditorWindows:
     def lender(self, vendor: str | None, model: str, name: str = "") -> tuple[EditorWindow, LentModel] | None:
         """Find the window, among those of this name, that lends a model, by its id or its family."""
         for window in self.named(name):
-            lent = _find(window.state.models, vendor, model)
+            candidates = [one for one in window.state.models if vendor is None or one.vendor == vendor]
+            by_id = next((one for one in candidates if one.id == model), None)
+            # Of several models of one family, the first that the editor lists.
+            lent = by_id or next((one for one in candidates if one.family == model), None)
             if lent is not None:
                 return window, lent
         return None
@@ -152,14 +154,3 @@ class EditorWindows:
         """Return the context keys of the window that was focused last."""
         windows = self.named(name)
         return windows[0].state.window.context if windows else {}
-
-
-def _rank(state: WindowState) -> tuple[bool, float, float]:
-    return state.window.focused, state.focused_at, state.since
-
-
-def _find(models: Iterable[LentModel], vendor: str | None, name: str) -> LentModel | None:
-    """Find a model by id, else by family; of several the first that the editor lists."""
-    candidates = [one for one in models if vendor is None or one.vendor == vendor]
-    by_id = next((one for one in candidates if one.id == name), None)
-    return by_id or next((one for one in candidates if one.family == name), None)

@@ -16,10 +16,11 @@ from toolgate.cli.server_url import DEFAULT_URL, configured_url
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
-    from socket import socket
 
 SECONDS = 10.0
+# After so long without a byte, TCP asks whether the other side still lives.
 _IDLE_PROBE_SECONDS = 30
+# The command that lists what a path names one of, for an id that is not found.
 _LISTINGS = {
     "/v1/runs/": "toolgate runs",
     "/v1/requests/": "toolgate requests",
@@ -27,19 +28,19 @@ _LISTINGS = {
     "/v1/keys/": "toolgate keys list",
     "/v1/tools/": "toolgate tools",
 }
-"""The command that lists what a path names one of."""
 
+# What a person can do about a status.
 _HINTS = {
     401: "Set TOOLGATE_KEY, or use --key.",
     502: "The model's server failed; `toolgate doctor` checks it.",
     504: "The model's server failed; `toolgate doctor` checks it.",
 }
-"""What a person can do about a status."""
 
 
 def _find_url(context: typer.Context, url: str) -> str:
     """Return the URL that was given, or else that of the toolgate.yaml in the current folder, if there is one."""
     path = find_config(None)
+    # Parsing is resilient while the shell completes a command line, where loading the file would be slow.
     if path is None or url_given(context) or context.resilient_parsing:
         return url
     return configured_url(path)
@@ -85,13 +86,16 @@ def call_api(url: str, key: str | None, method: str, path: str, body: Any = None
 
 def request_json(url: str, key: str | None, method: str, path: str, body: Any = None) -> Any:
     """Send a request and return the JSON object of the response, or raise ApiCallFailed."""
+    from http.client import HTTPException
+
     with open_response(url, key, method, path, body) as response:
         try:
             answer = json.loads(response.read())
         except ValueError:
             raise ApiCallFailed(f"{url}: the answer is not JSON") from None
-        except OSError as error:
+        except (HTTPException, OSError) as error:
             raise no_answer(url, error) from None
+    # All answers of the server are objects: another program listens there.
     if not isinstance(answer, dict):
         raise ApiCallFailed(f"{url}: {describe_status(response.status)}", response.status)
     return answer
@@ -112,13 +116,17 @@ def open_response(
 
     A patient request waits for its answer without a limit: TCP itself probes whether the server still lives.
     """
+    import socket
     from http.client import HTTPConnection, HTTPException, HTTPSConnection  # with TLS it takes long to load
 
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:  # an open bracket, or a port above 65535
+        raise ApiCallFailed(f"{plain(url)} is no URL: {error}.") from None
+    if parts.scheme not in ("http", "https") or not host:
         raise ApiCallFailed(f"{plain(url)} is no URL: it must start with http:// or https://, as {DEFAULT_URL} does.")
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=SECONDS)
+    connection = (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(host, port, timeout=SECONDS)
     sent = {"accept": "application/json", **({"authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
     if body is not None:
         sent["content-type"] = "application/json"
@@ -126,26 +134,23 @@ def open_response(
         try:
             connection.connect()
             if patient:
-                _wait_without_limit(connection.sock)
+                # A model may think, and a person may take to approve, for longer than any timeout.
+                connection.sock.settimeout(None)
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if hasattr(socket, "TCP_KEEPIDLE"):  # elsewhere the first probe is sent after two hours
+                    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_PROBE_SECONDS)
             content = None if body is None else json.dumps(body).encode()
+            # A server behind a proxy may have a path in its URL.
             connection.request(method, parts.path.rstrip("/") + path, content, sent)
             response = connection.getresponse()
             if not 200 <= response.status < 300:
                 raise refusal(url, response.status, response.read())
+        # UnicodeError: a host name that cannot be encoded for DNS, or a header that is not Latin-1.
         except (HTTPException, OSError, UnicodeError) as error:
             raise no_answer(url, error) from None
         yield response
     finally:
         connection.close()
-
-
-def _wait_without_limit(sock: "socket") -> None:
-    import socket
-
-    sock.settimeout(None)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # elsewhere the first probe is sent after two hours
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_PROBE_SECONDS)
 
 
 def no_answer(url: str, error: Exception) -> ApiCallFailed:

@@ -21,26 +21,29 @@ from urllib.parse import quote
 import typer
 
 from toolgate.cli.api_client import Key, Url, call_api, fail, plain
-from toolgate.cli.paging import list_pages
+from toolgate.cli.paging import begins_with, list_pages
 from toolgate.cli.printing import format_duration, print_table, text_table
 from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_iso
 
+# Characters of the arguments that a list shows; `show` shows all.
 SHORT = 300
-"""Characters of the arguments that a list shows; `show` shows all."""
 
+# Questions that a list shows unless it is asked for more.
 LISTED = 100
-"""Questions that a list shows unless it is asked for more."""
 
+# Empties a terminal and moves its cursor to the top.
 _CLEAR = "\x1b[2J\x1b[H"
-"""Empties a terminal and moves its cursor to the top."""
 
-_ID_CHARACTERS = len("mcpr_") + 24
-"""Of a whole id; what is shorter is the beginning of one."""
+_ID_PREFIX = "mcpr_"
 
+# Of a whole id; what is shorter is the beginning of one.
+_ID_CHARACTERS = len(_ID_PREFIX) + 24
+
+# Approvals that are searched for one whose id begins so.
 _MAX_SEARCHED = 1000
-"""Approvals that are searched for one whose id begins so."""
 
+# The fields that `show` prints first, and their labels.
 _FIELDS = {
     "arguments": "arguments",
     "edited_arguments": "edited arguments",
@@ -51,13 +54,12 @@ _FIELDS = {
     "reason": "reason",
     "id": "id",
 }
-"""The fields that `show` prints first, and their labels."""
 
+# Fields that `show` prints in its own way, or not at all.
 _PRINTED_OTHERWISE = (
     *("object", "title", "question", "message", "tainted", "tool", "source"),
     *("created_at", "expires_at", "answered_at", "answered_by"),
 )
-"""Fields that `show` prints in its own way, or not at all."""
 
 app = typer.Typer(
     help="List the tool calls that need a person's approval, and answer them.",
@@ -99,7 +101,23 @@ def pending(
 def show(id: Id, url: Url = DEFAULT_URL, key: Key = None) -> None:
     """Show one approval, with all of its arguments."""
     approval = call_api(url, key, "GET", _path(_full_id(url, key, id)))
-    typer.echo(_details(approval))
+    questions = [f"question: {approval.get(name)}" for name in ("title", "question", "message") if approval.get(name)]
+    lines = questions or [f"question: {_question(approval)}"]
+    if approval.get("tainted"):
+        lines.insert(0, "WARNING: this run holds text from outside, which may have led the model to this call")
+    lines.append(f"tool: {approval.get('tool')} of {approval.get('source')}")
+    lines += [f"{name}: {approval[field]}" for field, name in _FIELDS.items() if approval.get(field)]
+    lines.append(f"asked: {_ago(approval.get('created_at'))}")
+    if approval.get("state") == "pending":
+        lines.append(f"expires: {_expiry(approval)}")
+    if approval.get("answered_at"):
+        lines.append(f"answered: {_ago(approval['answered_at'])}, by {approval.get('answered_by')}")
+    # A newer server may send fields that this program does not know; digests come last.
+    printed = {*_FIELDS, *_PRINTED_OTHERWISE}
+    rest = [(name, value) for name, value in approval.items() if name not in printed and value not in (None, "", False)]
+    rest.sort(key=lambda one: one[0].endswith("digest") or one[0] in ("definition", "policy"))
+    lines += [f"{name}: {value}" for name, value in rest]
+    typer.echo("\n".join([plain(line) for line in lines]))
     if approval.get("state") == "pending" and sys.stdout.isatty():
         typer.echo("To answer: toolgate approvals approve ID, or deny ID.")
 
@@ -125,7 +143,12 @@ def approve(
     decision: dict[str, Any] = {"decision": "approve", "level": level.value}
     if edit is not None:
         text = _edit(call_api(url, key, "GET", _path(id))["arguments"]) if edit == "-" else edit
-        decision["arguments"] = _parse_object(text)
+        try:
+            decision["arguments"] = json.loads(text)
+        except ValueError as error:
+            fail(f"the arguments are not JSON: {error}")
+        if not isinstance(decision["arguments"], dict):
+            fail("the arguments must be a JSON object")
     _print_decision(call_api(url, key, "POST", _path(id), _with_reason(decision, reason)))
 
 
@@ -164,6 +187,7 @@ def watch(
     try:
         while True:
             listed, _ = _list_pending(url, key, LISTED)
+            # A terminal is drawn anew only after a change, so that it does not flicker.
             if listed != seen and sys.stdout.isatty():
                 sys.stdout.write(_CLEAR)
                 _print_pending(listed)
@@ -172,6 +196,7 @@ def watch(
                 _print_pending([one for one in listed if one.get("id") not in known])
             seen = listed
             time.sleep(every)
+    # Ctrl-C is the only way to end it, so that it is no failure.
     except KeyboardInterrupt:
         return
 
@@ -193,6 +218,7 @@ def reset(url: Url = DEFAULT_URL, key: Key = None) -> None:
 
 def _list_pending(url: str, key: str | None, limit: int, **filters: str | None) -> tuple[list[Mapping[str, Any]], bool]:
     """List the pending approvals, one of each key in turn, and return whether there are more than the limit."""
+    # In this order the many questions of one key do not hide those of the others.
     query = {"state": "pending", "order": "fair", **{name: value or None for name, value in filters.items()}}
     return list_pages(url, key, "/v1/approvals", query, limit)
 
@@ -201,9 +227,10 @@ def _full_id(url: str, key: str | None, id: str) -> str:
     """Return the id that begins so, of a pending approval if there is one; the server refuses any other text."""
     if len(id) >= _ID_CHARACTERS or not id:
         return id
+    # The pending ones first: they are few, and those that a person means.
     for state in ({"state": "pending"}, {}):
         listed, _ = list_pages(url, key, "/v1/approvals", state, _MAX_SEARCHED)
-        found = [str(one["id"]) for one in listed if str(one["id"]).startswith((id, f"mcpr_{id}"))]
+        found = [str(one["id"]) for one in listed if begins_with(str(one["id"]), id, _ID_PREFIX)]
         if len(found) > 1:
             fail(f"{id} is the beginning of {len(found)} approvals: {', '.join(found[:5])}")
         if found:
@@ -219,27 +246,18 @@ def _with_reason(body: dict[str, Any], reason: str | None) -> dict[str, Any]:
     return body if reason is None else {**body, "reason": reason}
 
 
-def _parse_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        fail(f"the arguments are not JSON: {error}")
-    if not isinstance(value, dict):
-        fail("the arguments must be a JSON object")
-    return value
-
-
 def _edit(arguments: str) -> str:
     """Open the arguments in the person's editor and return the edited text."""
     before = json.dumps(json.loads(arguments), indent=2) + "\n"
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    # A folder of its own, because editors put their backups beside the file.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "arguments.json")
         path.write_text(before, "utf-8")
         try:
             done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the person's own editor
-        except OSError as error:
-            fail(f"{editor} could not be started: {error.strerror}")
+        except (OSError, ValueError) as error:  # ValueError: a quote that is never closed
+            fail(f"{editor} could not be started: {getattr(error, 'strerror', None) or error}")
         after = path.read_text("utf-8")
     if done.returncode or after == before:
         fail("the arguments were not changed, so nothing was answered")
@@ -256,61 +274,31 @@ def _print_pending(listed: Sequence[Mapping[str, Any]]) -> None:
     """Print approvals: for a person a paragraph each and how to answer, for a program a line each."""
     if not sys.stdout.isatty():
         for one in listed:
-            typer.echo(_line(one))
+            fields = [one.get(name) for name in ("id", "tool", "source", "caller")]
+            fields += [format_iso(one.get("expires_at")), _question(one), _shortened(one)]
+            # No field may hold a tab or a line break, which separate fields and approvals.
+            typer.echo("\t".join([" ".join(plain(str(field or "")).split()) for field in fields]))
         return
     if not listed:
         typer.echo("Nothing waits for approval.")
         return
-    for one in listed:
-        typer.echo(f"{_paragraph(one)}\n")
-    typer.echo("To answer: toolgate approvals approve ID, or deny ID.\nThe first characters of an ID are enough.")
-
-
-def _line(approval: Mapping[str, Any]) -> str:
-    """Format one approval for a program: tab-separated, the id first."""
-    fields = [
-        *[approval.get(name) for name in ("id", "tool", "source", "caller")],
-        format_iso(approval.get("expires_at")),
-        _question(approval),
-    ]
-    return "\t".join([" ".join(plain(str(field or "")).split()) for field in [*fields, _shortened(approval)]])
-
-
-def _paragraph(approval: Mapping[str, Any]) -> str:
-    """Format one approval for a person: the question first, the id on its own line so that it can be copied."""
-    asked_by = f", asked by {approval['caller']}" if approval.get("caller") else ""
-    texts = [
-        _question(approval),
-        f"{approval.get('tool')} of {approval.get('source')}{asked_by}, expires {_expiry(approval)}",
-        _shortened(approval),
-    ]
     width = max(20, shutil.get_terminal_size().columns)
-    lines = [line for text in texts for line in textwrap.wrap(plain(text), width - 2, subsequent_indent="  ")]
-    return "\n".join([*lines[:1], *[f"  {line}" for line in lines[1:]], f"  {plain(str(approval.get('id')))}"])
+    for one in listed:
+        asked_by = f", asked by {one['caller']}" if one.get("caller") else ""
+        texts = [
+            _question(one),
+            f"{one.get('tool')} of {one.get('source')}{asked_by}, expires {_expiry(one)}",
+            _shortened(one),
+        ]
+        lines = [line for text in texts for line in textwrap.wrap(plain(text), width - 2, subsequent_indent="  ")]
+        # The id has a line of its own, so that it can be copied.
+        lines.append(plain(str(one.get("id"))))
+        typer.echo("\n  ".join(lines) + "\n")
+    typer.echo("To answer: toolgate approvals approve ID, or deny ID.\nThe first characters of an ID are enough.")
 
 
 def _question(approval: Mapping[str, Any]) -> str:
     return str(approval.get("title") or approval.get("question") or f"Run {approval.get('tool')}?")[:SHORT]
-
-
-def _details(approval: Mapping[str, Any]) -> str:
-    """Format all fields of one approval: warnings and the question first, digests last."""
-    questions = [f"question: {approval.get(name)}" for name in ("title", "question", "message") if approval.get(name)]
-    lines = questions or [f"question: {_question(approval)}"]
-    if approval.get("tainted"):
-        lines.insert(0, "WARNING: this run holds text from outside, which may have led the model to this call")
-    lines.append(f"tool: {approval.get('tool')} of {approval.get('source')}")
-    lines += [f"{name}: {approval[field]}" for field, name in _FIELDS.items() if approval.get(field)]
-    lines.append(f"asked: {_ago(approval.get('created_at'))}")
-    if approval.get("state") == "pending":
-        lines.append(f"expires: {_expiry(approval)}")
-    if approval.get("answered_at"):
-        lines.append(f"answered: {_ago(approval['answered_at'])}, by {approval.get('answered_by')}")
-    printed = {*_FIELDS, *_PRINTED_OTHERWISE}
-    rest = [(name, value) for name, value in approval.items() if name not in printed and value not in (None, "", False)]
-    rest.sort(key=lambda one: one[0].endswith("digest") or one[0] in ("definition", "policy"))
-    lines += [f"{name}: {value}" for name, value in rest]
-    return "\n".join([plain(line) for line in lines])
 
 
 def _shortened(approval: Mapping[str, Any]) -> str:

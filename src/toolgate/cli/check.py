@@ -11,6 +11,9 @@ from toolgate.cli.config_file import BAD_CONFIG, ConfigOption, end, find_config,
 if TYPE_CHECKING:
     from toolgate.config import Config
 
+# How to get programs that MCP servers are usually started with.
+_INSTALLERS = {"uvx": "it comes with uv: pip install uv", "npx": "it comes with Node.js"}
+
 
 def check(
     config: ConfigOption = None,
@@ -20,27 +23,32 @@ def check(
     path = find_config(config)
     loaded = load_config(path)
     from toolgate.app.serve import config_problems
-    from toolgate.cli.model_tables import aliases_table, models_table, upstreams_table
+    from toolgate.cli.check_tables import aliases_table, models_table, upstreams_table
     from toolgate.cli.printing import print_table
     from toolgate.config import ConfigError
 
     if problems := config_problems(loaded):
         end(str(ConfigError(problems, str(path or "The built-in configuration"))), BAD_CONFIG)
-    note(f"{path or 'The built-in configuration'} is fine.")
-    for warning in _warnings(loaded):
-        note(f"Warning: {warning}")
     answers = None
     if probe and loaded.upstreams:
         from toolgate.cli.probe_upstreams import probe_all
 
         answers = probe_all(loaded.upstreams.values())
+    failed = [name for name, answer in (answers or {}).items() if not answer.ok]
+    # Notes go to standard error: a program that reads the tables gets nothing else.
+    but = f", but {len(failed)} of {len(loaded.upstreams)} upstreams failed: {', '.join(failed)}" if failed else ""
+    note(f"{path or 'The built-in configuration'} is fine{but}.")
+    for warning in _warnings(loaded):
+        note(f"Warning: {warning}")
     print_table(models_table(loaded.models))
     if patterns := aliases_table(loaded.models):
         print_table(patterns)
     note(f"Requests that name no model go to {loaded.default_model or loaded.models[0].name}.")
     if loaded.upstreams:
         print_table(upstreams_table(loaded.upstreams.values(), answers))
-    if answers and not all(answer.ok for answer in answers.values()):
+    if loaded.tools.python or loaded.tools.mcp or loaded.tools.http:
+        note("`toolgate doctor` starts the tool sources and shows what is wrong with them.")
+    if failed:
         raise typer.Exit(1)
 
 
@@ -59,13 +67,10 @@ def _warnings(config: "Config") -> Iterator[str]:
     for name, server in config.tools.mcp.items():
         if not server.command:
             continue
+        # A command is found in the PATH of its `env`, if it has one, or in its folder.
         path = server.env["PATH"].reveal() if "PATH" in server.env else None
         program = server.command[0]
         folder = (base / (server.cwd or ".")) if base else None
         if shutil.which(program, path=path) is None and not (folder and shutil.which(str(folder / program))):
             hint = f" ({_INSTALLERS[program]})" if program in _INSTALLERS else ""
             yield f"the MCP server {name} cannot be started: there is no program {program}{hint}."
-
-
-_INSTALLERS = {"uvx": "it comes with uv: pip install uv", "npx": "it comes with Node.js"}
-"""How to get programs that MCP servers are usually started with."""

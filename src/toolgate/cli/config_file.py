@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from toolgate.config import Config
 
 CONFIG_FILE = Path("toolgate.yaml")
+# The status of a wrong command line, too; other failures have 1.
 BAD_CONFIG = 2
 
 ConfigOption = Annotated[
@@ -32,8 +33,10 @@ def load_config(
     try:
         return load(path, os.environ, host=host, port=port, workers=workers)
     except ConfigError:
-        from toolgate.app.start_checks import check_start
+        from toolgate.app.config_build_checks import check_start
 
+    # The checks that build parts of the server are slow to load; a file with mistakes pays for them, so that all of
+    # its mistakes are listed together.
     try:
         return load(path, os.environ, host=host, port=port, workers=workers, check=check_start)
     except ConfigError as error:

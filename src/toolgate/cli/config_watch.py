@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import TypeAlias
 
+# Polling works on every file system, network drives and mounts of containers included.
 INTERVAL = 0.5
 Stamp: TypeAlias = tuple[int, int, int]
 
@@ -24,7 +25,8 @@ def _poll(path: Path, every: float, seen: Stamp | None, stopped: threading.Event
         # An editor may be in the middle of saving: the file must be the same at two polls, and not empty.
         if before is None or before != last or before == seen or not before[1]:
             continue
-        if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, None):  # without a handler it would end the process
+        # Without a handler the signal would end the process; `seen` stays, so that the next poll tries again.
+        if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, None):
             continue
         seen = before
         os.kill(os.getpid(), signal.SIGHUP)

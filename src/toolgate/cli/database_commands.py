@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from toolgate.cli.config_file import ConfigOption, find_config, load_storage, note
-from toolgate.cli.db import Task, run_task
+from toolgate.cli.database_tasks import Task, run_task
 from toolgate.cli.export import RECORD_NAMES
 from toolgate.storage.exports import KINDS
 

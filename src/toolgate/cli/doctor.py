@@ -33,6 +33,7 @@ def doctor(
     from toolgate.cli.doctor_checks import run_checks
 
     worst, path, given = FindingLevel.OK, find_config(config), url_given(context)
+    # The option's own default reads toolgate.yaml in the current folder, but --config may name another file.
     if path is not None and not given:
         url = configured_url(path)
     for finding in run_checks(path, url, key, url_given=given, offline=offline):
@@ -52,11 +53,8 @@ def _print(finding: DoctorFinding) -> None:
     indent = " " * (_LEVEL_WIDTH + _SUBJECT_WIDTH)
     width = max(20, shutil.get_terminal_size().columns - len(indent))
     texts = [part for line in lines for part in textwrap.wrap(line, width) or [""]]
-    texts += [f"→ {part}" if number == 0 else f"  {part}" for number, part in enumerate(_advice(finding, width))]
+    advice_lines = textwrap.wrap(plain(finding.advice or ""), max(10, width - 2))
+    texts += [f"→ {part}" if number == 0 else f"  {part}" for number, part in enumerate(advice_lines)]
     colour = None if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else _COLOURS[finding.level]
     head = typer.style(f"{level:{_LEVEL_WIDTH}}", fg=colour) + f"{finding.subject:{_SUBJECT_WIDTH}}"
     typer.echo(head + f"\n{indent}".join(texts))
-
-
-def _advice(finding: DoctorFinding, width: int) -> list[str]:
-    return textwrap.wrap(plain(finding.advice or ""), max(10, width - 2))

@@ -10,11 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from toolgate import __version__
+from toolgate.app.config_build_checks import check_start
 from toolgate.app.serve import config_problems
-from toolgate.app.start_checks import check_start
 from toolgate.app.tool_sources import ToolSourceFactory, base_of
+from toolgate.change_notifications.connect_redis import redis_client
 from toolgate.cli.api_client import ApiCallFailed, request_json
-from toolgate.cli.db import describe_error, redacted_url
+from toolgate.cli.database_tasks import describe_error, redacted_url
 from toolgate.cli.doctor_findings import DoctorFinding, count, ok, problem, warning
 from toolgate.cli.port_check import port_problem
 from toolgate.cli.probe_upstreams import probe_all
@@ -22,15 +23,13 @@ from toolgate.cli.server_url import server_url
 from toolgate.config import Config, ConfigError, load
 from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.client import McpSource
-from toolgate.pubsub.connect_redis import redis_client
 from toolgate.storage.database import Database
 from toolgate.tools.tool import ToolSource
 from toolgate.upstreams.local.weights_cache import WeightsCache, default_folder
 from toolgate.upstreams.local.weights_catalog import KNOWN
 
+# How long a tool source may take to bring its tools; commands such as `npx` download their program first.
 SOURCE_SECONDS = 20.0
-"""How long a tool source may take to bring its tools."""
-
 REDIS_SECONDS = 5.0
 _LITTLE_SPACE, _NO_SPACE = 2**30, 100 * 2**20
 
@@ -43,10 +42,16 @@ def run_checks(
     `url_given` says that a person named the server that commands call: then one that does not answer is reported.
     """
     yield ok("version", f"toolgate {__version__}, Python {platform.python_version()}, {platform.system()}")
-    config, mistakes = _load(path)
-    if config is None:
-        yield from _mistakes(mistakes)
-    else:
+    config = None
+    try:
+        config = load(path, os.environ)
+    except ConfigError:
+        # Once more with the checks of a start, so that all mistakes are reported together.
+        try:
+            config = load(path, os.environ, check=check_start)
+        except ConfigError as error:
+            yield from _mistakes(str(error))
+    if config is not None:
         yield from check_config(config)
         yield from check_port(config)
         yield from check_storage(config)
@@ -57,17 +62,6 @@ def run_checks(
             yield from check_upstreams(config)
             yield from check_tool_sources(config)
     yield from check_server(url, key, url_given=url_given)
-
-
-def _load(path: Path | None) -> tuple[Config | None, str]:
-    """Load the configuration, or return all of its mistakes, also those that only starting would show."""
-    try:
-        return load(path, os.environ), ""
-    except ConfigError:
-        try:
-            return load(path, os.environ, check=check_start), ""
-        except ConfigError as error:
-            return None, str(error)
 
 
 def check_config(config: Config) -> Iterator[DoctorFinding]:
@@ -119,7 +113,13 @@ def check_storage(config: Config) -> Iterator[DoctorFinding]:
     if folder is not None and folder.is_dir():
         if not os.access(folder, os.W_OK):
             yield problem("database", f"{folder} is not writable", "Change its owner, or choose another `storage`.")
-        yield _space(folder)
+        free = shutil.disk_usage(folder).free
+        text = f"{free / 1e9:.1f} GB free at {folder.resolve()}"
+        if free >= _LITTLE_SPACE:
+            yield ok("disk", text)
+        else:
+            make = problem if free < _NO_SPACE else warning
+            yield make("disk", text, "Delete files, or keep records for fewer days (docs/records.md).")
 
 
 async def _tables(database: Database, url: str) -> DoctorFinding:
@@ -138,15 +138,6 @@ async def _tables(database: Database, url: str) -> DoctorFinding:
     return ok("database", f"{url}: version {now.version} of the tables, the newest")
 
 
-def _space(folder: Path) -> DoctorFinding:
-    free = shutil.disk_usage(folder).free
-    text = f"{free / 1e9:.1f} GB free at {folder.resolve()}"
-    if free < _LITTLE_SPACE:
-        make = problem if free < _NO_SPACE else warning
-        return make("disk", text, "Delete files, or keep records for fewer days (docs/records.md).")
-    return ok("disk", text)
-
-
 def check_redis(config: Config) -> Iterator[DoctorFinding]:
     """Send Redis a PING, if it is configured."""
     if config.redis is None:
@@ -155,6 +146,7 @@ def check_redis(config: Config) -> Iterator[DoctorFinding]:
     try:
         asyncio.run(_ping(config.redis.reveal()))
         yield ok("redis", f"answers in {(time.perf_counter() - started) * 1000:.0f} ms")
+    # What `redis_client` raises if the optional package is missing.
     except ValueError as error:
         yield problem("redis", str(error), "Install the package, or remove `redis`.")
     except Exception as error:  # noqa: BLE001 - the client raises errors of many kinds
@@ -216,6 +208,7 @@ def check_weights(config: Config) -> Iterator[DoctorFinding]:
         return
     size = KNOWN[chosen].size
     text = f"the weights {chosen} ({size / 1e9:.1f} GB) are not here yet"
+    # The folder of the cache may not exist yet; the disk is that of its nearest parent.
     existing = next(one for one in (folder, *folder.resolve().parents) if one.is_dir())
     if shutil.disk_usage(existing).free < size + _NO_SPACE:
         yield problem("local model", f"{text}, and do not fit on the disk", "Make room, or set `embedded.folder`.")
@@ -247,7 +240,8 @@ def check_tool_sources(config: Config) -> Iterator[DoctorFinding]:
 
 
 async def _open_sources(config: Config) -> list[DoctorFinding]:
-    database = Database(None)  # in memory: definitions that are seen here are not accepted for the server
+    # In memory, so that a definition that is seen here is not pinned as accepted for the server.
+    database = Database(None)
     await database.open()
     try:
         sources = list(ToolSourceFactory(config, database).configured())
@@ -263,6 +257,7 @@ async def _open_source(source: ToolSource) -> DoctorFinding:
             await source.open(changed.set)
             if isinstance(source, McpSource):
                 await source.settled()
+            # Other sources load after `open` returns, and report tools or a problem as a change.
             elif not source.tools and source.problem is None and source.name != "builtin":
                 await changed.wait()
         if source.problem is None:
@@ -280,6 +275,7 @@ def check_server(url: str, key: str | None, *, url_given: bool) -> Iterator[Doct
     try:
         status = request_json(url, key, "GET", "/v1/status")
     except ApiCallFailed as error:
+        # Without a status there was no response at all.
         if error.status is None and url_given:
             yield warning("server", f"none answers at {url}", "Start it, or correct --url or TOOLGATE_URL.")
         elif error.status is None:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from toolgate.cli.api_client import ApiCallFailed, open_response
 
+# Bytes of one line: an event may hold a whole answer with its images.
 MAX_LINE = 64 * 2**20
-"""Bytes of one line: an event may hold a whole answer with its images."""
 
 
 class ServerEvent(NamedTuple):
@@ -26,6 +26,10 @@ def stream_events(
     with open_response(url, key, method, path, body, headers=accept, patient=True) as response:
         for warning in response.headers.get_all("x-toolgate-warning") or ():
             yield ServerEvent("warning", {"message": warning})
+        # event: response.created
+        # data: {"type": "response.created", …}
+        # (an empty line ends the event; a line that begins with a colon is a comment that keeps the connection open)
+        # The server writes the data of an event on one line, so that the empty line need not be awaited.
         name = ""
         while line := _read_line(url, response):
             field, _, value = line.rstrip(b"\r\n").partition(b":")
@@ -33,7 +37,13 @@ def stream_events(
             if field == b"event":
                 name = value.decode("utf-8", "replace")
             elif field == b"data" and value != b"[DONE]":
-                yield ServerEvent(name, _decode(url, value))
+                try:
+                    decoded = json.loads(value)
+                except ValueError:
+                    decoded = None
+                if not isinstance(decoded, dict):
+                    raise ApiCallFailed(f"{url}: an event is not a JSON object.")
+                yield ServerEvent(name, decoded)
             elif not field:
                 name = ""
 
@@ -46,13 +56,3 @@ def _read_line(url: str, response: Any) -> bytes:
     if len(line) == MAX_LINE:
         raise ApiCallFailed(f"{url}: an event has more than {MAX_LINE // 2**20} MiB.")
     return line
-
-
-def _decode(url: str, value: bytes) -> Mapping[str, Any]:
-    try:
-        decoded = json.loads(value)
-    except ValueError:
-        decoded = None
-    if not isinstance(decoded, dict):
-        raise ApiCallFailed(f"{url}: an event is not a JSON object.")
-    return decoded

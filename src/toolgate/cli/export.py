@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolgate.cli.api_client import fail
-from toolgate.cli.db import describe_error, redacted_url
+from toolgate.cli.config_file import end
+from toolgate.cli.database_tasks import describe_error, redacted_url
 
 if TYPE_CHECKING:
     from toolgate.config import Config
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+# The exit status where a key has no records: a script must not take a mistyped name for success.
+NOTHING_FOUND = 3
+
+# Names for the rows of tables; rows of other tables are internal and not counted.
 RECORD_NAMES = {
     "responses": "response",
     "items": "stored item",
@@ -35,7 +40,6 @@ RECORD_NAMES = {
     "idempotency": "repeatable answer",
     "peer_conversations": "peer conversation",
 }
-"""Names for the rows of tables; rows of other tables are internal and not counted."""
 
 
 def export(config: "Config", kinds: Iterable[str], owner: str | None, since: str | None) -> None:
@@ -46,12 +50,21 @@ def export(config: "Config", kinds: Iterable[str], owner: str | None, since: str
     for kind in selected:
         if kind not in KINDS:
             fail(f"There are no {kind}: it must be one of {', '.join(KINDS)}.")
-    counts = _run(config, _export(config, selected, owner, _parse_time(since) if since else None))
+    start = None
+    if since:
+        try:
+            when = datetime.fromisoformat(since)
+            # In UTC unless it has a zone. A zone can move a time out of the calendar, which is the OverflowError.
+            start = (when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            fail(f"{since} is no day or time: write it as 2026-01-31 or 2026-01-31T12:00.")
+    counts = _run(config, _export(config, selected, owner, start))
+    # `keys create` has an --owner, too: a note of the person who holds the key. It is easily taken for the name.
     if owner and not counts.total():
         named = "--owner takes the name of a key."
         if names := _run(config, _names_of_keys_with_note(config, owner)):
             fail(f"There is no key {owner}. It is the note of {', '.join(names)}; {named}")
-        sys.stderr.write(f"No records of {owner} were found; {named}\n")
+        end(f"No records of {owner} were found; {named}", NOTHING_FOUND)
     sys.stderr.write(", ".join([f"{counts[kind]} {kind}" for kind in selected]) + "\n")
 
 
@@ -59,7 +72,7 @@ def forget(config: "Config", owner: str) -> str:
     """Delete everything of one owner and return a sentence on what was deleted."""
     deleted = _run(config, _forget(config, owner))
     if not deleted:
-        return f"There were no records of {owner}."
+        end(f"There were no records of {owner}.", NOTHING_FOUND)
     counts: Counter[str] = Counter()
     for table, count in deleted.items():
         counts[RECORD_NAMES.get(table, "")] += count
@@ -101,6 +114,7 @@ async def _open_database(config: "Config") -> "AsyncGenerator[Database, None]":
     from toolgate.storage.database import Database
 
     database = Database(config.storage.reveal(), connections=1)
+    # Opening it would create an empty database, and report that there are no records.
     if database.path is not None and not database.path.exists():
         where = "" if config.source else " There is no toolgate.yaml here; name one with --config."
         fail(f"{redacted_url(config)}: there is no such file.{where}")
@@ -122,12 +136,3 @@ def _run(config: "Config", work: Coroutine[Any, Any, _T]) -> _T:
         raise  # the reader of the output has closed it
     except OSError as error:
         fail(f"The records cannot be written: {error.strerror}.")
-
-
-def _parse_time(text: str) -> float:
-    """Parse a day or a time into seconds since 1970, in UTC unless it has a zone."""
-    try:
-        when = datetime.fromisoformat(text)
-        return (when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):  # a zone can move a time out of the calendar
-        fail(f"{text} is no day or time: write it as 2026-01-31 or 2026-01-31T12:00.")

@@ -21,8 +21,8 @@ from toolgate.cli.printing import TextTable, print_table, text_table
 from toolgate.cli.server_url import DEFAULT_URL
 
 PREFIX = "tg-"
+# Random bytes of a key: with so many, a plain digest without salt or stretching cannot be reversed.
 ENTROPY = 32
-"""Random bytes of a key."""
 
 SCOPES = ("chat", "tools", "admin", "bridge")
 SELF_APPROVAL = (
@@ -49,15 +49,18 @@ _LIMITS = (
 
 PERIODS = ("day", "month", "total")
 
-Scopes = Annotated[str, typer.Option(help=f"What it may do, separated by commas: {', '.join(SCOPES)}.")]
-Models = Annotated[str, typer.Option(help="Models that it may use, separated by commas; by default all.")]
-Tools = Annotated[str, typer.Option(help="Server tools that it may use, separated by commas; by default all.")]
-BlockedTools = Annotated[str, typer.Option(help="Server tools that it may not use, separated by commas.")]
-RequestsPerMinute = Annotated[int, typer.Option(help="Requests in any sixty seconds; 0 means no limit.", min=0)]
-TokensPerMinute = Annotated[int, typer.Option(help="Tokens in any sixty seconds; 0 means no limit.", min=0)]
-Concurrency = Annotated[int, typer.Option(help="Requests at a time; 0 means no limit.", min=0)]
+_SCOPES_HELP = f"What it may do, separated by commas: {', '.join(SCOPES)}."
+_OWNER_HELP = "A note: the person or team that holds the key."
+
+Scopes = Annotated[str, typer.Option(help=_SCOPES_HELP)]
+Models = Annotated[str | None, typer.Option(help="Models that it may use, separated by commas; by default all.")]
+Tools = Annotated[str | None, typer.Option(help="Server tools that it may use, separated by commas; by default all.")]
+BlockedTools = Annotated[str | None, typer.Option(help="Server tools that it may not use, separated by commas.")]
+RequestsPerMinute = Annotated[int | None, typer.Option(help="Requests in any sixty seconds; 0 means no limit.", min=0)]
+TokensPerMinute = Annotated[int | None, typer.Option(help="Tokens in any sixty seconds; 0 means no limit.", min=0)]
+Concurrency = Annotated[int | None, typer.Option(help="Requests at a time; 0 means no limit.", min=0)]
 Budget = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="What it may spend, such as 25/month, 1/day or 100/total; 25 alone is for a month."
         " Counts only models with a price."
@@ -69,13 +72,13 @@ Budget = Annotated[
 def new(
     name: Annotated[str, typer.Argument(help="The name of the key.")],
     scopes: Scopes = "chat",
-    models: Models = "",
-    tools: Tools = "",
-    blocked_tools: BlockedTools = "",
-    requests_per_minute: RequestsPerMinute = 0,
-    tokens_per_minute: TokensPerMinute = 0,
-    concurrency: Concurrency = 0,
-    budget: Budget = "",
+    models: Models = None,
+    tools: Tools = None,
+    blocked_tools: BlockedTools = None,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    concurrency: Concurrency = None,
+    budget: Budget = None,
 ) -> None:
     """Make a key: it is printed once, with the line for the configuration that knows only its digest."""
     if not _NAME.fullmatch(name):
@@ -85,10 +88,11 @@ def new(
         fail(f"A scope is one of {', '.join(SCOPES)}.")
     lists = {"models": models, "tools": tools, "blocked_tools": blocked_tools}
     numbers = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
-    limits = _limit_fields(lists, numbers | {"concurrency": concurrency}, budget)
+    limits = _given(_limit_fields(lists, numbers | {"concurrency": concurrency}, budget))
     key = PREFIX + secrets.token_urlsafe(ENTROPY)
     line = f'{{name: "{name}", key: "{key_digest(key)}", scopes: [{", ".join(chosen)}]'
     line += "".join([f", {field}: {json.dumps(value)}" for field, value in limits.items()]) + "}"  # JSON is YAML
+    # The key alone goes to standard output, so that `KEY=$(toolgate keys new …)` works.
     typer.echo(key)
     typer.echo("Keep it: it is not shown again. Put this under `keys:` in the configuration:", err=True)
     typer.echo(f"  - {line}", err=True)
@@ -109,14 +113,14 @@ def hash_key() -> None:
 def create(
     name: Annotated[str, typer.Argument(help="The name of the key; its data belongs to this name.")],
     scopes: Scopes = "chat",
-    owner: Annotated[str, typer.Option(help="A note: the person or team that holds the key.")] = "",
-    models: Models = "",
-    tools: Tools = "",
-    blocked_tools: BlockedTools = "",
-    requests_per_minute: RequestsPerMinute = 0,
-    tokens_per_minute: TokensPerMinute = 0,
-    concurrency: Concurrency = 0,
-    budget: Budget = "",
+    owner: Annotated[str, typer.Option(help=_OWNER_HELP)] = "",
+    models: Models = None,
+    tools: Tools = None,
+    blocked_tools: BlockedTools = None,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    concurrency: Concurrency = None,
+    budget: Budget = None,
     expires: Annotated[str, typer.Option(help="When it expires, such as 12h or 90d; by default never.")] = "",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -126,10 +130,41 @@ def create(
     lists = {"models": models, "tools": tools, "blocked_tools": blocked_tools}
     numbers = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     body |= _limit_fields(lists, numbers | {"concurrency": concurrency}, budget)
-    body |= {"owner": owner} if owner else {}
-    body |= {"expires_at": int(time.time()) + _seconds(expires)} if expires else {}
-    _print_key(call_api(url, key, "POST", "/v1/keys", body))
+    body |= {"owner": owner, "expires_at": int(time.time()) + _seconds(expires) if expires else None}
+    _print_key(call_api(url, key, "POST", "/v1/keys", _given(body)))
     typer.echo(SELF_APPROVAL, err=True)
+
+
+@app.command()
+def change(
+    name: Annotated[str, typer.Argument(help="Its name or id.")],
+    scopes: Annotated[str | None, typer.Option(help=_SCOPES_HELP)] = None,
+    owner: Annotated[str | None, typer.Option(help=_OWNER_HELP)] = None,
+    models: Models = None,
+    tools: Tools = None,
+    blocked_tools: BlockedTools = None,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    concurrency: Concurrency = None,
+    budget: Budget = None,
+    expires: Annotated[str | None, typer.Option(help="When it expires from now on, such as 12h or 90d.")] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Change the rights and limits of a key of a running server, at once. What is not named stays.
+
+    An empty value, or 0, takes a limit away: --models "" allows all models, --expires "" makes the key last.
+    """
+    lists = {"scopes": scopes, "models": models, "tools": tools, "blocked_tools": blocked_tools}
+    numbers = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
+    body = _limit_fields(lists, numbers | {"concurrency": concurrency}, budget)
+    body |= {} if owner is None else {"owner": owner or None}
+    body |= {} if expires is None else {"expires_at": int(time.time()) + _seconds(expires) if expires else None}
+    if not body:
+        fail("Name what is to change: `toolgate keys change --help` lists the options.")
+    answer = call_api(url, key, "POST", f"/v1/keys/{quote(name, safe='')}", body)
+    may, allowed = _join(answer.get("scopes")), _join(answer.get("models")) or "all"
+    typer.echo(f"{plain(str(answer.get('name')))}: scopes {may}; models {allowed}; limits {_limits(answer)}.", err=True)
 
 
 @app.command()
@@ -201,22 +236,30 @@ def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def _limit_fields(lists: Mapping[str, str], numbers: Mapping[str, int], budget: str) -> dict[str, Any]:
-    """Return the lists and limits that were given, as the API and the configuration take them."""
-    fields: dict[str, Any] = {field: _split(names) for field, names in lists.items() if names}
-    fields |= {field: number for field, number in numbers.items() if number}
-    return fields | ({"budget": _parse_budget(budget)} if budget else {})
+def _limit_fields(
+    lists: Mapping[str, str | None], numbers: Mapping[str, int | None], budget: str | None
+) -> dict[str, Any]:
+    """Return the lists and limits that were given, as the API takes them; None resets one to its default."""
+    fields: dict[str, Any] = {field: _split(names) or None for field, names in lists.items() if names is not None}
+    fields |= {field: number or None for field, number in numbers.items() if number is not None}
+    if budget is not None:
+        fields["budget"] = None
+    if budget:
+        given, _, period = budget.partition("/")
+        try:
+            amount = float(given)
+        except ValueError:
+            amount = 0.0
+        # `float` also reads `inf` and `nan`; both fail this comparison.
+        if not 0 < amount < math.inf or (period or "month") not in PERIODS:
+            fail(f"A budget is an amount and a period, such as 25/month; a period is one of {', '.join(PERIODS)}.")
+        fields["budget"] = {"amount": amount, "period": period or "month"}
+    return fields
 
 
-def _parse_budget(text: str) -> dict[str, Any]:
-    given, _, period = text.partition("/")
-    try:
-        amount = float(given)
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < math.inf or (period or "month") not in PERIODS:
-        fail(f"A budget is an amount and a period, such as 25/month; a period is one of {', '.join(PERIODS)}.")
-    return {"amount": amount, "period": period or "month"}
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value: a new key has the defaults already."""
+    return {field: value for field, value in fields.items() if value}
 
 
 def _seconds(text: str) -> int:
@@ -229,32 +272,33 @@ def _seconds(text: str) -> int:
 def _keys_table(keys: Iterable[Mapping[str, Any]]) -> TextTable:
     rows = []
     for one in keys:
-        models = _join(one.get("models")) or "all"
-        rows.append([one.get("name"), _state(one), _join(one.get("scopes")), models, _limits(one), *_spent(one)])
+        # A key of the configuration has no state: it is always valid.
+        state, expires = one.get("state"), one.get("expires_at")
+        shown_state = plain(str(state)) if state else "configured"
+        if state == "active" and isinstance(expires, int):
+            shown_state = f"until {time.strftime('%Y-%m-%d', time.gmtime(expires))}"
+        spent = one.get("spent")
+        amounts = [spent.get(period) if isinstance(spent, dict) else 0 for period in PERIODS]
+        rows.append(
+            [
+                one.get("name"),
+                shown_state,
+                _join(one.get("scopes")),
+                _join(one.get("models")) or "all",
+                _limits(one),
+                *[f"{amount:g}" if isinstance(amount, int | float) and amount else "" for amount in amounts],
+            ]
+        )
     return text_table("Keys", ("name", "state", "scopes", "models", "limits", "today", "month", "ever"), rows)
 
 
-def _state(one: Mapping[str, Any]) -> str:
-    """Describe the state of a key in the database; a key of the configuration is always valid."""
-    state, expires = one.get("state"), one.get("expires_at")
-    if state == "active" and isinstance(expires, int):
-        return f"until {time.strftime('%Y-%m-%d', time.gmtime(expires))}"
-    return plain(str(state)) if state else "configured"
-
-
-def _join(value: Any) -> str:
-    return ", ".join([plain(str(item)) for item in value]) if isinstance(value, list) else ""
-
-
-def _limits(one: Mapping[str, Any]) -> str:
-    limits = [text.format(one[name]) for name, text in _LIMITS if one.get(name)]
-    match one.get("budget"):
+def _limits(key: Mapping[str, Any]) -> str:
+    limits = [text.format(key[name]) for name, text in _LIMITS if key.get(name)]
+    match key.get("budget"):
         case {"amount": int() | float() as amount, "period": str(period)}:
             limits.append(f"{amount:g} in total" if period == "total" else f"{amount:g} a {plain(period)}")
     return ", ".join(limits) or "none"
 
 
-def _spent(one: Mapping[str, Any]) -> list[str]:
-    spent = one.get("spent")
-    amounts = [spent.get(period) for period in ("day", "month", "total")] if isinstance(spent, dict) else [0, 0, 0]
-    return [f"{amount:g}" if isinstance(amount, int | float) and amount else "" for amount in amounts]
+def _join(value: Any) -> str:
+    return ", ".join([plain(str(item)) for item in value]) if isinstance(value, list) else ""

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from toolgate.cli.plain_option_values import convert_without_pydantic, without_pydantic
+
 
 class CommandEntry(NamedTuple):
     """A row of the table: the name of a command, where it is defined (`module:attribute`), and what it does."""
@@ -34,10 +36,11 @@ class DeferredCommand(TyperCommand):
         if isinstance(defined, typer.Typer):
             group = typer.main.get_group(defined)
             group.name = self.entry.name
-            return group
+            return convert_without_pydantic(group)
+        # Typer makes an application with a single command that command, without a group around it.
         single = typer.Typer(add_completion=False)
         single.command(self.entry.name)(defined)
-        return typer.main.get_command(single)
+        return convert_without_pydantic(typer.main.get_command(single))
 
 
 class LazyCommandGroup(TyperGroup):
@@ -49,6 +52,10 @@ class LazyCommandGroup(TyperGroup):
         super().__init__(**attributes)
         own = self.commands
         self.commands = {entry.name: DeferredCommand(entry) for entry in self.entries} | dict(own)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options of the group, with those that Typer adds."""
+        return without_pydantic(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Load the command that the command line names."""

@@ -8,7 +8,7 @@ import typer
 from toolgate.app.tool_sources import remote
 from toolgate.config import Config
 from toolgate.mcp.protocol.transport import McpError
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 
 def log_in(config: Config, name: str) -> str | None:
@@ -22,7 +22,7 @@ def log_in(config: Config, name: str) -> str | None:
         return f"{name} is started by a command: there is nothing to log in to."
     try:
         asyncio.run(_log_in(config, name))
-    except ToolFailure as failure:
+    except ToolCallFailed as failure:
         return str(failure)
     except McpError as error:
         return f"The MCP server {name} {error}."

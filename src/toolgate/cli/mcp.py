@@ -17,7 +17,7 @@ from typing import cast
 from toolgate.auth.authenticator import Caller
 from toolgate.mcp.server.methods import OnCrash
 from toolgate.mcp.server.stdio import LOCAL, MAX_LINE_BYTES, StdioServerSession
-from toolgate.mcp.server.tool_catalog import ToolCatalog
+from toolgate.mcp.server.tool_catalog_protocol import ToolCatalog
 
 
 def print_traceback(error: Exception) -> None:
@@ -44,10 +44,20 @@ async def _serve(
     opening: AbstractAsyncContextManager[ToolCatalog], stdin: int, stdout: int, on_crash: OnCrash, caller: Caller
 ) -> None:
     async with opening as catalog:
-        reader, write = await _open_reader(stdin), await _open_writer(stdout)
+        reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+        # The event loop cannot wait for regular files, as in `toolgate mcp < requests.jsonl`.
+        if _is_file(stdin):
+            with open(stdin, "rb", closefd=False) as file:  # noqa: ASYNC230  # reading a file does not block for long
+                reader.feed_data(file.read())
+            reader.feed_eof()
+        else:
+            pipe = open(stdin, "rb", buffering=0, closefd=False)  # noqa: ASYNC230, SIM115  # the loop closes it
+            await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        write = await _open_writer(stdout)
         serving = asyncio.ensure_future(StdioServerSession(catalog, write, on_crash, caller).run(reader))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+        # A signal ends the session, not this task: the catalog is closed in order, and the exit status is 0.
         await asyncio.wait({serving})
         if not serving.cancelled():
             serving.result()
@@ -65,21 +75,13 @@ def _take_over(fd: int, mode: int) -> int:
     return duplicate
 
 
-async def _open_reader(fd: int) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-    if _is_file(fd):
-        with open(fd, "rb", closefd=False) as file:  # noqa: ASYNC230  # reading a file does not block for long
-            reader.feed_data(file.read())
-        reader.feed_eof()
-        return reader
-    pipe = open(fd, "rb", buffering=0, closefd=False)  # noqa: ASYNC230, SIM115  # a pipe, and the loop closes it
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    return reader
-
-
 async def _open_writer(fd: int) -> Callable[[bytes], Awaitable[None]]:
     if _is_file(fd):
-        return lambda line: _write(fd, line)
+
+        async def write(line: bytes) -> None:
+            os.write(fd, line)
+
+        return write
     pipe = open(fd, "wb", buffering=0, closefd=False)  # noqa: ASYNC230, SIM115  # a pipe, and the loop closes it
     _, protocol = await asyncio.get_running_loop().connect_write_pipe(_PipeWriter, pipe)
     return protocol.write
@@ -95,10 +97,12 @@ class _PipeWriter(asyncio.BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
+        # Writing pauses as soon as anything is buffered, so that `write` waits for a slow client.
         self._transport.set_write_buffer_limits(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        # A write that waits for the pipe must not wait forever.
         self._writable.set()
 
     def pause_writing(self) -> None:
@@ -112,10 +116,6 @@ class _PipeWriter(asyncio.BaseProtocol):
             raise BrokenPipeError
         self._transport.write(line)
         await self._writable.wait()
-
-
-async def _write(fd: int, line: bytes) -> None:
-    os.write(fd, line)
 
 
 def _is_file(fd: int) -> bool:

@@ -36,8 +36,11 @@ def pull(
 ) -> None:
     """Download weights and verify them; an interrupted download continues."""
     from toolgate.upstreams.local.fetch import WeightsUnavailable, fetch
+    from toolgate.upstreams.local.weights_catalog import KNOWN
 
-    weights, cache = _known(model), _cache(folder)
+    if model not in KNOWN:
+        _stop(f"{model} is not known; known are {', '.join(KNOWN)}. Any other GGUF file: toolgate models add FILE.")
+    weights, cache = KNOWN[model], _cache(folder)
     try:
         with _progress_bar(weights) as report:
             path = fetch(weights, cache, report)
@@ -81,14 +84,6 @@ def listed(folder: Folder = None) -> None:
         if held.name not in KNOWN
     ]
     print_table(text_table("Weights", ("name", "size", "license", "downloaded", "description"), rows))
-
-
-def _known(model: str) -> "Weights":
-    from toolgate.upstreams.local.weights_catalog import KNOWN
-
-    if model not in KNOWN:
-        _stop(f"{model} is not known; known are {', '.join(KNOWN)}. Any other GGUF file: toolgate models add FILE.")
-    return KNOWN[model]
 
 
 def _cache(folder: Path | None) -> "WeightsCache":

@@ -8,8 +8,8 @@ from toolgate.cli.api_client import ApiCallFailed, request_json
 from toolgate.cli.config_file import note
 from toolgate.cli.server_url import server_url
 
+# How long the server may take to start.
 SECONDS = 60.0
-"""How long the server may take to start."""
 
 _INTERVAL = 0.2
 

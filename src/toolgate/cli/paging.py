@@ -6,7 +6,9 @@ from urllib.parse import urlencode
 
 from toolgate.cli.api_client import call_api, fail
 
+# The server allows no more on one page.
 _PAGE = 100
+# A server that always says that there is more must not hold the command forever.
 _MAX_PAGES = 1000
 
 
@@ -32,11 +34,17 @@ def list_pages(
     return listed, True
 
 
+def begins_with(id: str, start: str, prefix: str) -> bool:
+    """Return whether an id begins so, with or without the prefix that all ids of its kind share."""
+    # Compared behind the prefix: as the beginning of whole ids, `m` would be that of every `mcpr_…`.
+    return id.removeprefix(prefix).startswith(start.removeprefix(prefix))
+
+
 def id_of(url: str, key: str | None, path: str, start: str, noun: str, prefix: str = "", limit: int = 300) -> str:
     """Return the newest id that begins so; several end the command, and if there is none the server decides."""
     listed, _ = list_pages(url, key, path, {}, limit)
     ids = [str(one.get("id")) for one in listed]
-    found = [id for id in ids if start and id.startswith((start, prefix + start))]
+    found = [id for id in ids if start and begins_with(id, start, prefix)]
     if start in found or not found:
         return start
     if len(found) > 1:

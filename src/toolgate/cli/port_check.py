@@ -13,9 +13,11 @@ def port_problem(host: str, port: int) -> str | None:
     except socket.gaierror:
         return f"{host} is not an address of this machine; choose another with --host."
     with socket.socket(family, kind, protocol) as sock:
+        # As the server does; without it a port counts as taken for a minute after its last connection.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind(address)
+            # With SO_REUSEADDR two sockets may be bound to one port, but only one of them can listen.
             sock.listen(1)
         except OSError as error:
             match error.errno:

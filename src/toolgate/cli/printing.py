@@ -10,8 +10,8 @@ import typer
 from toolgate.cli.api_client import plain
 from toolgate.cli.times import format_iso
 
+# Fields of records that are points of time.
 _MOMENTS = ("created", "started", "ended")
-"""Fields of records that are points of time."""
 
 
 class TextTable(NamedTuple):
@@ -20,8 +20,8 @@ class TextTable(NamedTuple):
     title: str
     columns: list[str]
     cells: list[list[str]]
+    # Columns that are never broken, so that their cells can be copied.
     whole: tuple[str, ...] = ()
-    """Columns that are never broken, so that their cells can be copied."""
 
 
 def text_table(
@@ -52,6 +52,7 @@ def print_table(table: TextTable) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    # `Text` keeps Rich from reading [bold] and the like in a cell as markup.
     shown = Table(title=Text(table.title), title_justify="left")
     for column in table.columns:
         shown.add_column(column, overflow="fold", no_wrap=column in table.whole)

@@ -13,14 +13,14 @@ from toolgate.cli.printing import TextTable, cell_text, print_records, text_tabl
 from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_milliseconds, format_moment, parse_moment
 
+# Characters of an id that a table shows; they are enough for `show`.
 SHORT_ID = 8
-"""Characters of an id that a table shows; they are enough for `show`."""
 
+# The columns that a program gets.
 FIELDS = (
     *("created", "id", "key", "model", "status", "dialect", "upstream", "input_tokens", "output_tokens", "cost"),
     *("first_token_ms", "total_ms", "tools", "code", "error"),
 )
-"""The columns that a program gets."""
 
 app = typer.Typer(
     help="List the requests that a running server has recorded.",
@@ -80,21 +80,17 @@ def show(
 def _requests_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """Table the requests for a person; columns that say nothing are left out."""
     several = len({row.get("key") for row in rows}) > 1
+    tokens = [(row.get("input_tokens") or 0, row.get("output_tokens") or 0) for row in rows]
     cells: dict[str, list[Any]] = {
         "when": [format_moment(row.get("created")) for row in rows],
         "id": [str(row.get("id"))[:SHORT_ID] for row in rows],
         "key": [row.get("key") or "(none)" for row in rows] if several else [],
         "model": [row.get("model") for row in rows],
         "status": [row.get("status") for row in rows],
-        "tokens": [_tokens(row) for row in rows],
+        "tokens": [f"{sent} + {received}" if sent or received else "" for sent, received in tokens],
         "cost": [f"{row['cost']:g}" if row.get("cost") else "" for row in rows],
         "took": [format_milliseconds(row.get("total_ms")) for row in rows],
         "tools, problem": [row.get("code") or row.get("error") or cell_text(row.get("tools")) for row in rows],
     }
     shown = {name: column for name, column in cells.items() if any(column)}
     return text_table("Requests", shown, zip(*shown.values(), strict=True), ("when", "id", "status", "state"))
-
-
-def _tokens(row: Mapping[str, Any]) -> str:
-    sent, received = row.get("input_tokens"), row.get("output_tokens")
-    return f"{sent or 0} + {received or 0}" if sent or received else ""

@@ -14,18 +14,19 @@ from toolgate.cli.printing import TextTable, cell_text, print_records, text_tabl
 from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_milliseconds, format_moment, parse_moment
 
+# Characters of arguments, results and texts that `show` prints unless it is asked for all.
 SHORT = 300
-"""Characters of arguments, results and texts that `show` prints unless it is asked for all."""
 
+# Characters of an id that a table shows; they are enough for the other commands.
 SHORT_ID = 8
-"""Characters of an id that a table shows; they are enough for the other commands."""
 
+# In the other states a run goes on, and its time is counted until now.
 _ENDED = ("completed", "incomplete", "failed", "cancelled", "parked")
+# The columns that a program gets.
 FIELDS = (
     *("created", "id", "key", "model", "state", "kind", "steps", "calls", "tools", "input_tokens", "output_tokens"),
     *("cost", "started", "ended", "error"),
 )
-"""The columns that a program gets."""
 
 app = typer.Typer(
     help="List the runs of a running server, follow, cancel and fork them.",
@@ -76,7 +77,20 @@ def show(
     if as_json:
         typer.echo(json.dumps(run))
         return
-    for line in _summary(run):
+    counts = ", ".join([_counted(run.get("steps") or 0, "step"), _counted(run.get("calls") or 0, "call")])
+    tokens = f"{run.get('input_tokens') or 0} tokens in, {run.get('output_tokens') or 0} out"
+    cost = f", cost {run['cost']:g}" if run.get("cost") else ""
+    lines = [
+        f"{run.get('id')}: {run.get('state')}",
+        f"  {run.get('kind')}, {run.get('model')}, key {run.get('key')}, {format_moment(run.get('created'))}",
+        f"  {counts}, {tokens}{cost}" + (f", {took}" if (took := _took(run)) else ""),
+    ]
+    match run.get("forked_from"):
+        case {"run": origin, "step": step}:
+            lines.append(f"  forked from {origin} after step {step}")
+    if run.get("error"):
+        lines.append(f"  error: {run['error']}")
+    for line in lines:
         typer.echo(plain(line))
     for entry in _timeline(run):
         for line in _entry_lines(entry, run, None if whole else SHORT):
@@ -120,8 +134,11 @@ def fork(
     """
     changes = {"model": model, "message": message, "instructions": instructions}
     body: dict[str, Any] = {"step": step} | {name: value for name, value in changes.items() if value is not None}
-    if result:
-        body["results"] = dict([_parse_result(one) for one in result])
+    for given in result or ():
+        call, equals, text = given.partition("=")
+        if not equals or not call:
+            fail("A result is written as CALL=TEXT; `toolgate runs show` prints the ids of calls.")
+        body.setdefault("results", {})[call] = text
     run = call_api(url, key, "POST", f"{_path(url, key, id)}/fork", body)
     typer.echo(plain(str(run.get("id"))))
     if then_follow:
@@ -130,13 +147,6 @@ def fork(
 
 def _path(url: str, key: str | None, id: str) -> str:
     return f"/v1/runs/{quote(id_of(url, key, '/v1/runs', id, 'runs', 'resp_'), safe='')}"
-
-
-def _parse_result(text: str) -> tuple[str, str]:
-    call, found, result = text.partition("=")
-    if not found or not call:
-        fail("A result is written as CALL=TEXT; `toolgate runs show` prints the ids of calls.")
-    return call, result
 
 
 def _follow(url: str, key: str | None, path: str) -> None:
@@ -149,7 +159,8 @@ def _follow(url: str, key: str | None, path: str) -> None:
         for event in stream_events(url, key, "GET", f"{path}?stream=true"):
             if event.name != "run":
                 continue
-            for place, entry in enumerate(_timeline(event.value)):  # what is made again has a place of its own
+            # By place: a step or call that is made again has the same name, and a place of its own.
+            for place, entry in enumerate(_timeline(event.value)):
                 if shown.get(place) != entry.get("outcome"):
                     shown[place] = entry.get("outcome")
                     for line in _entry_lines(entry, event.value, SHORT):
@@ -171,7 +182,8 @@ def _runs_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
     several = len({row.get("key") for row in rows}) > 1
     cells: dict[str, list[Any]] = {
         "when": [format_moment(row.get("created")) for row in rows],
-        "id": [_short_id(row.get("id")) for row in rows],
+        # All ids begin with `resp_`, which may be left out.
+        "id": [str(row.get("id")).removeprefix("resp_")[:SHORT_ID] for row in rows],
         "key": [row.get("key") for row in rows] if several else [],
         "model": [row.get("model") for row in rows],
         "state": [row.get("state") for row in rows],
@@ -185,26 +197,6 @@ def _runs_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
     return text_table("Runs", shown, zip(*shown.values(), strict=True), ("when", "id", "status", "state"))
 
 
-def _short_id(id: Any) -> str:
-    """Shorten an id to what still names the run; `resp_` before it may be left out."""
-    return str(id).removeprefix("resp_")[:SHORT_ID]
-
-
-def _summary(run: Mapping[str, Any]) -> list[str]:
-    counts = ", ".join([_counted(run.get("steps") or 0, "step"), _counted(run.get("calls") or 0, "call")])
-    tokens = f"{run.get('input_tokens') or 0} tokens in, {run.get('output_tokens') or 0} out"
-    cost = f", cost {run['cost']:g}" if run.get("cost") else ""
-    lines = [
-        f"{run.get('id')}: {run.get('state')}",
-        f"  {run.get('kind')}, {run.get('model')}, key {run.get('key')}, {format_moment(run.get('created'))}",
-        f"  {counts}, {tokens}{cost}" + (f", {took}" if (took := _took(run)) else ""),
-    ]
-    match run.get("forked_from"):
-        case {"run": origin, "step": step}:
-            lines.append(f"  forked from {origin} after step {step}")
-    return [*lines, f"  error: {run['error']}"] if run.get("error") else lines
-
-
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -216,7 +208,9 @@ def _timeline(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _entry_lines(entry: Mapping[str, Any], run: Mapping[str, Any], most: int | None) -> list[str]:
     """Describe a step or a call: when it began within the run, what it is, how it ended, and its texts."""
-    head = f"{_offset(entry, run):>9}  "
+    elapsed = _milliseconds(run.get("started") or run.get("created"), entry.get("started"))
+    offset = f"+{max(0.0, elapsed) / 1000:.2f} s" if elapsed is not None else ""
+    head = f"{offset:>9}  "
     outcome = ", ".join([f"{entry.get('outcome')}", *_durations(entry)])
     if entry.get("type") == "step":
         tokens = f", {entry['input_tokens']} + {entry['output_tokens']} tokens" if entry.get("output_tokens") else ""
@@ -231,6 +225,7 @@ def _entry_lines(entry: Mapping[str, Any], run: Mapping[str, Any], most: int | N
 
 def _durations(entry: Mapping[str, Any]) -> list[str]:
     """Return how long a step or a tool ran, and how long the call waited for a person before."""
+    # With an approval, `started` is when the person was asked, and `tool_started` when the tool was run.
     started, ended, run_from = entry.get("started"), entry.get("ended"), entry.get("tool_started")
     if not entry.get("approval"):
         took = format_milliseconds(_milliseconds(started if run_from is None else run_from, ended))
@@ -243,14 +238,9 @@ def _durations(entry: Mapping[str, Any]) -> list[str]:
 def _indented(text: Any, indent: int, most: int | None, mark: str = "") -> list[str]:
     if not isinstance(text, str) or not text:
         return []
+    # With `most` None, the slice below takes the whole text.
     cut = f" … ({len(text) - most} more characters: --all)" if most is not None and len(text) > most else ""
     return [f"{' ' * indent}{mark}{line}" for line in (text[:most] + cut).splitlines()]
-
-
-def _offset(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    first = run.get("started") or run.get("created")
-    elapsed = _milliseconds(first, entry.get("started"))
-    return f"+{max(0.0, elapsed) / 1000:.2f} s" if elapsed is not None else ""
 
 
 def _milliseconds(start: Any, end: Any) -> float | None:

@@ -1,6 +1,5 @@
 """`toolgate serve`: check what can be checked before anything heavy is loaded, then start the server."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,55 +29,47 @@ def serve(
     ] = False,
 ) -> None:
     """Start the server."""
-    from toolgate.cli.deferred_signals import DeferredSignals
+    from toolgate.cli.deferred_reload_signals import DeferredReloadSignals
 
-    with DeferredSignals() as early:
-        raise typer.Exit(_serve(config, host, port, workers, reload, open_console, early.deliver))
+    # Reload signals would end a process that has no handlers yet; the server gets them when it is ready.
+    with DeferredReloadSignals() as early:
+        from toolgate.cli.port_check import port_problem
 
+        path = find_config(config)
+        if path is None and (problem := _missing_keys()):
+            end(problem, BAD_CONFIG)
+        loaded = load_config(path, host, port, _parse_workers(workers))
+        _check_reach(loaded)
+        # Loading the server takes much longer than this look at the port.
+        if problem := port_problem(loaded.server.host, loaded.server.port):
+            end(problem, 1)
+        note(f"Using {path}" if path else f"No {CONFIG_FILE} here: serving the built-in models")
+        if reload and path:
+            from toolgate.cli.config_watch import watch_config
 
-def _serve(
-    config: Path | None,
-    host: str | None,
-    port: int | None,
-    workers: str | None,
-    reload: bool,
-    open_console: bool,
-    on_signals: Callable[[], None],
-) -> int:
-    from toolgate.cli.config_watch import watch_config
-    from toolgate.cli.port_check import port_problem
+            watch_config(path)
+        if open_console:
+            from toolgate.cli.open_console import open_when_ready
 
-    path = find_config(config)
-    if path is None and (problem := _missing_keys()):
-        end(problem, BAD_CONFIG)
-    loaded = load_config(path, host, port, _parse_workers(workers))
-    _check_reach(loaded)
-    if problem := port_problem(loaded.server.host, loaded.server.port):
-        end(problem, 1)
-    note(f"Using {path}" if path else f"No {CONFIG_FILE} here: serving the built-in models")
-    if reload and path:
-        watch_config(path)
-    if open_console:
-        from toolgate.cli.open_console import open_when_ready
+            if not loaded.server.port:
+                end("--open needs a port: give one with --port, or as server.port.", BAD_CONFIG)
+            open_when_ready(loaded.server.host, loaded.server.port)
+        from toolgate.workers import how_many
 
-        if not loaded.server.port:
-            end("--open needs a port: give one with --port, or as server.port.", BAD_CONFIG)
-        open_when_ready(loaded.server.host, loaded.server.port)
-    from toolgate.workers import how_many
+        if how_many(loaded) > 1:
+            from toolgate.app.supervisor import supervise
 
-    if how_many(loaded) > 1:
-        from toolgate.app.supervisor import supervise
+            raise typer.Exit(supervise(loaded, config_path=path, on_signals=early.deliver))
+        from toolgate.app.serve import serve as run
 
-        return supervise(loaded, config_path=path, on_signals=on_signals)
-    from toolgate.app.serve import serve as run
-
-    return run(loaded, config_path=path, on_signals=on_signals)
+        raise typer.Exit(run(loaded, config_path=path, on_signals=early.deliver))
 
 
 def _missing_keys() -> str | None:
     """Return why the built-in configuration is not served: a file that had keys is missing."""
     from toolgate.auth.keys_required_marker import SUFFIX
 
+    # A server that starts while its file is moved away would otherwise ask for no key.
     marker = Path(f"{CONFIG_FILE}{SUFFIX}")
     if not marker.exists():
         return None
@@ -91,6 +82,7 @@ def _missing_keys() -> str | None:
 def _parse_workers(text: str | None) -> int | None:
     if text is None or text == "auto":
         return None if text is None else 0
+    # `isdigit` alone also takes superscripts, which `int` refuses.
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 256:
         end(f"--workers takes a number from 1 to 256, or auto; not {text!r}.", BAD_CONFIG)
     return int(text)
@@ -100,7 +92,7 @@ def _check_reach(config: "Config") -> None:
     """End the command if an OpenAPI document names a host that tools may not reach."""
     if not config.tools.http:
         return
-    from toolgate.app.start_checks import check_reach
+    from toolgate.app.config_build_checks import check_reach
     from toolgate.config import ConfigError, ConfigProblem
 
     found: list[ConfigProblem] = []

@@ -22,13 +22,13 @@ def configured_url(path: Path) -> str:
     from toolgate.config.load import load_address  # with msgspec and YAML it takes long to load
 
     host, port = load_address(path, os.environ)
-    return server_url(host, port) if port and _is_this_machine(host) else DEFAULT_URL
-
-
-def _is_this_machine(host: str) -> bool:
+    # Port 0 means that the server takes a free one, which the file does not name.
+    if not port:
+        return DEFAULT_URL
+    # Only an address of this machine can be bound.
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
             sock.bind((host, 0))
     except (OSError, UnicodeError):
-        return False
-    return True
+        return DEFAULT_URL
+    return server_url(host, port)

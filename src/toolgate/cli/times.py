@@ -20,6 +20,7 @@ def parse_moment(text: str | None) -> str | None:
         return f"{time.time() - int(span[1]) * _UNITS[span[2]]:.3f}"
     try:
         return f"{datetime.fromisoformat(text).timestamp():.3f}"
+    # Years that the platform's C library does not know raise the last two.
     except (ValueError, OverflowError, OSError):
         fail(f"{text} is no time: write it as 30m, 2h, 7d (so long ago), 2026-01-31 or 2026-01-31T12:00.")
 
@@ -47,6 +48,7 @@ def format_iso(when: Any) -> str:
 
 def parse_day(text: str | None) -> str | None:
     """Parse `7d` (a week ago) into a day in UTC, 1970-01-01 at the earliest; a day stays as it is written."""
+    # The server checks days, and reports one that is none.
     if text is None or (span := _SPAN.fullmatch(text)) is None:
         return text
     seconds = max(0.0, time.time() - int(span[1]) * _UNITS[span[2]])

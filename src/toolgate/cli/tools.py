@@ -12,12 +12,12 @@ from urllib.parse import quote, urlencode
 import typer
 
 from toolgate.cli.api_client import Key, Url, call_api, plain
-from toolgate.cli.printing import TextTable, print_table, text_table
+from toolgate.cli.printing import print_table, text_table
 from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_iso, format_milliseconds, format_moment
 
+# Characters of a description that the list shows; `show` shows all.
 SHORT = 160
-"""Characters of a description that the list shows; `show` shows all."""
 
 app = typer.Typer(
     help="List the tools of a running server.",
@@ -46,7 +46,15 @@ def listed(
     if as_json:
         _print_json(answer)
         return
-    print_table(_tools_table(_rows(answer, "data")))
+    rows = []
+    for tool in _rows(answer, "data"):
+        text = str(tool.get("userDescription") or tool.get("description", ""))
+        short = text if len(text) <= SHORT else text[: SHORT - 1] + "…"
+        labels = tool.get("tags")
+        shown_tags = ", ".join([str(label) for label in labels]) if isinstance(labels, list) else ""
+        rows.append([tool.get("name"), tool.get("source"), shown_tags, " ".join(short.split())])
+    print_table(text_table("Tools", ("name", "source", "tags", "does"), rows))
+    # Sources that could not be opened, on standard error: their tools are missing from the list.
     for problem in _rows(answer, "troubles"):
         for line in str(problem.get("message", "")).splitlines():
             typer.echo(plain(f"{problem.get('source', '')}: {line}"), err=True)
@@ -102,35 +110,21 @@ def log(
     if as_json:
         _print_json(answer)
         return
-    print_table(_calls_table(_rows(answer, "data")))
-
-
-def _rows(answer: Mapping[str, Any], field: str) -> Iterable[Mapping[str, Any]]:
-    rows = answer.get(field)
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _tools_table(tools: Iterable[Mapping[str, Any]]) -> TextTable:
     rows = []
-    for tool in tools:
-        text = str(tool.get("userDescription") or tool.get("description", ""))
-        short = text if len(text) <= SHORT else text[: SHORT - 1] + "…"
-        tags = tool.get("tags")
-        listed = ", ".join([str(tag) for tag in tags]) if isinstance(tags, list) else ""
-        rows.append([tool.get("name"), tool.get("source"), listed, " ".join(short.split())])
-    return text_table("Tools", ("name", "source", "tags", "does"), rows)
-
-
-def _calls_table(calls: Iterable[Mapping[str, Any]]) -> TextTable:
-    rows = []
-    for call in calls:
+    for call in _rows(answer, "data"):
         when, took = call.get("started"), call.get("latency_ms")
         fields = [call.get(name) for name in ("owner", "tool", "source", "outcome")]
         if sys.stdout.isatty():
             rows.append([format_moment(when), *fields, format_milliseconds(took)])
         else:
             rows.append([format_iso(when), *fields, took])
-    return text_table("Calls of tools", ("when", "key", "tool", "source", "outcome", "took"), rows, ("when", "took"))
+    columns = ("when", "key", "tool", "source", "outcome", "took")
+    print_table(text_table("Calls of tools", columns, rows, whole=("when", "took")))
+
+
+def _rows(answer: Mapping[str, Any], field: str) -> Iterable[Mapping[str, Any]]:
+    rows = answer.get(field)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _print_json(value: Any) -> None:

@@ -47,6 +47,7 @@ def usage(
     if not rows:
         typer.echo("Nothing was used.", err=True)
         return
+    # What `--by` does not name is summed up, and has no column.
     fields = [field for field in _COLUMNS if any(field in row for row in rows)]
     values = [[row.get(field) for field in fields] for row in rows]
     cells = [[f"{value:g}" if isinstance(value, float) else value for value in row] for row in values]

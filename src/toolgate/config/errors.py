@@ -32,6 +32,7 @@ class ProblemCollector:
 
     def __init__(self) -> None:
         self.found: list[ConfigProblem] = []
+        # Paths of values that were replaced by placeholders.
         self._unread: list[str] = []
 
     def refuse(self, path: str, message: str, meant: str | None = None) -> None:
@@ -70,8 +71,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a misspelt one probably stands for."""
+    # Sorted, so that of two names that are equally near always the same one is suggested.
     lowered = {one.lower(): one for one in sorted(known)}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    # The beginning of a long name is too unlike it for difflib: `temp` for `temperature`.
     near += [one for one in lowered if len(name) > 2 and one.startswith(name.lower())]
     return lowered[near[0]] if near else None
 

@@ -9,7 +9,7 @@ import msgspec
 from toolgate.config.errors import ConfigError, ConfigProblem, ProblemCollector
 from toolgate.config.parse import parse_settings, parse_yaml
 from toolgate.config.resolve import check_bind, resolve
-from toolgate.config.resolved_config import ECHO, Config, ConfigTruncationCheck
+from toolgate.config.resolved_config import ECHO, Config, TruncatedConfigFileCheck
 from toolgate.config.settings import RootSettings, ServerSettings
 from toolgate.config.settings.secret import Secret
 from toolgate.config.stable_read import read_file
@@ -17,8 +17,8 @@ from toolgate.upstreams.catalog import catalog
 
 _FALSE = {"0", "false", "no", "off"}
 
+# Finds further mistakes in a configuration and reports each with the path of its setting.
 Check: TypeAlias = Callable[[Config, Callable[[str, str], None]], None]
-"""Finds further mistakes in a configuration and reports each with the path of its setting."""
 
 
 def load(
@@ -52,6 +52,7 @@ def load(
                 reason += f"; `toolgate config > {path.name}` writes an example"
             raise ConfigError([ConfigProblem("", f"cannot read the file: {reason}")], source) from None
     document = parse_yaml(text, source, problems) if path else None
+    # Mistakes in other sections must not keep a command from opening the database.
     if only is not None and isinstance(document, dict):
         document = {name: section for name, section in document.items() if name in only}
     file = parse_settings(RootSettings, document, env, problems)
@@ -62,9 +63,10 @@ def load(
         config,
         server=msgspec.structs.replace(config.server, **overrides),
         source=path,
-        outline=ConfigTruncationCheck(
+        outline=TruncatedConfigFileCheck(
             sections=frozenset(document if isinstance(document, dict) else ()),
             ends_line=text.endswith(b"\n"),
+            # Latin-1 maps every byte to one character, so that a file that is no UTF-8 can be compared, too.
             text=Secret(text.decode("latin-1")),
         ),
     )
@@ -72,6 +74,7 @@ def load(
         config = msgspec.structs.replace(config, tools=msgspec.structs.replace(config.tools, enabled=False))
     if env.get("ENABLE_EMBEDDED_MODEL", "").strip().lower() in _FALSE:
         config = _without_embedded(config)
+    # After the overrides: --host may name an address that other machines can reach.
     check_bind(config, problems)
     if check is not None:
         check(config, problems.note)
@@ -84,6 +87,7 @@ def load_address(path: Path, env: Mapping[str, str]) -> tuple[str, int]:
     problems = ProblemCollector()
     try:
         document = parse_yaml(read_file(path, regular=True), str(path), problems)
+    # A command that only calls a server works without the file.
     except (ConfigError, OSError):
         document = None
     section = document.get("server") if isinstance(document, dict) else None

@@ -14,14 +14,17 @@ import yaml
 from msgspec import Struct
 
 from toolgate.config.errors import ConfigError, ConfigProblem, ProblemCollector, field_path, nearest, suggestion
-from toolgate.config.settings.field import PartialOverrides
+from toolgate.config.settings.field import PartialStructMarker
 from toolgate.config.settings.secret import Secret
 from toolgate.config.stable_read import MAX_FILE_BYTES
 
 T = TypeVar("T", bound=Struct)
 
+# `${…}`, or `$${…}` for the text `${…}` itself; no braces inside, so that references cannot nest.
 _REFERENCE = re.compile(r"\$(\$?)\{([^{}]*)\}")
+# `NAME` or `NAME:-default`, as in a shell.
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
+# The messages of msgspec: "Expected `int`, got `str`", "Expected `int` >= 1", "Expected `int | null` - at `$.port`".
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?:,? (?!got)(.+?))?(?:, got `([^`]+)`)?(?: - at .*)?")
 _TYPE_NAMES = {
     "int": "a whole number",
@@ -40,8 +43,11 @@ class _Refused:
 
 _REFUSED: Final = _Refused()
 
+# Few lines of nested aliases can stand for billions of values ("billion laughs").
 _MAX_VALUES = 200_000
+# No setting nests this deep.
 _MAX_DEPTH = 64
+# Up to here floats, and therefore JSON readers in browsers, hold every whole number exactly.
 _MAX_NUMBER = 2**53
 
 
@@ -70,10 +76,10 @@ def parse_yaml(text: bytes, source: str, problems: ProblemCollector) -> Any:
 
 
 def _check_size(text: bytes) -> None:
-    """Refuse a document that is nested too deeply or holds too many values, aliases expanded, before it is built.
-
-    The parser recurses at every level, in C, where too many levels end the process.
-    """
+    """Refuse a document that is nested too deeply or holds too many values, aliases expanded, before it is built."""
+    # Events come one after the other. The loader instead recurses at every level, in C, where too many levels
+    # end the process with a segmentation fault.
+    # `open_at` has the open collections: their anchors, and how many values came before. `sizes` has those of anchors.
     values, open_at, sizes = 0, list[tuple[str | None, int]](), dict[str | None, int]()
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         problem = None
@@ -113,13 +119,19 @@ class _Reader:
 
     def read(self, kind: Any, value: Any, path: str) -> Any:
         bare, partial = unwrap(kind)
+        # Fields that are not given are left out instead of defaulted: they come from the provider table.
         if partial is not None:
             return self._fields(partial.of, value, path)
         if isinstance(bare, type) and issubclass(bare, Struct):
             return self._struct(bare, value, path)
         match get_origin(bare):
             case origin if origin is tuple:
-                return self._list(get_args(bare)[0], value, path)
+                if not isinstance(value, list):
+                    return self._refuse(path, f"must be a list, not {_kind_of(value)}")
+                inner = get_args(bare)[0]
+                items = [self.read(inner, item, f"{path}[{number}]") for number, item in enumerate(value)]
+                # A placeholder keeps the place of an item, so that later messages count the items as the file does.
+                return tuple([_placeholder(inner) if item is _REFUSED else item for item in items])
             case origin if isinstance(origin, type) and issubclass(origin, Mapping):
                 return self._mapping(get_args(bare)[1], value, path)
             case _:
@@ -132,6 +144,7 @@ class _Reader:
         for field in msgspec.structs.fields(shape):
             if field.name in given or not field.required:
                 continue
+            # A field that is there and still missing was refused, which is reported already.
             if value.get(field.name) is None:
                 self._refuse(field_path(path, field.name), "is required")
             given[field.name] = _placeholder(field.type)
@@ -146,7 +159,9 @@ class _Reader:
         for name, inner in value.items():
             if name not in kinds:
                 near = nearest(str(name), kinds)
-                inside = [f"{outer}.{name}" for outer, kind in kinds.items() if name in _setting_names(kind)]
+                # Settings are often written one level too high: `port` instead of `server.port`.
+                fields = {outer: getattr(unwrap(kind)[0], "__struct_fields__", ()) for outer, kind in kinds.items()}
+                inside = [f"{outer}.{name}" for outer, names in fields.items() if name in names]
                 meant = suggestion(str(name), kinds) if near or not inside else f"did you mean {inside[0]}?"
                 message = f"is not a setting; {meant}"
                 self._problems.refuse(field_path(path, str(name)), message, near and field_path(path, near))
@@ -155,17 +170,12 @@ class _Reader:
                 given |= {} if read is _REFUSED else {name: read}
         return given
 
-    def _list(self, kind: Any, value: Any, path: str) -> Any:
-        if not isinstance(value, list):
-            return self._refuse(path, f"must be a list, not {_kind_of(value)}")
-        items = [self.read(kind, item, f"{path}[{number}]") for number, item in enumerate(value)]
-        return tuple([_placeholder(kind) if item is _REFUSED else item for item in items])
-
     def _mapping(self, kind: Any, value: Any, path: str) -> Any:
         if not isinstance(value, dict):
             return self._refuse(path, f"must be a mapping, not {_kind_of(value)}")
         items = {}
         for name, inner in value.items():
+            # YAML reads the names `1`, `on` and `2026-01-31` as a number, a boolean and a date.
             if not isinstance(name, str) or not name:
                 self._refuse(field_path(path, str(name)), "must have a name of text; put it in quotes")
             read = self.read(kind, {} if inner is None else inner, field_path(path, str(name)))
@@ -179,6 +189,7 @@ class _Reader:
             if value is None:
                 return _REFUSED
         if get_origin(bare) is Literal and value not in get_args(bare):
+            # Choices are no secrets, so that the value may be shown.
             shown = repr(value[:60]) if isinstance(value, str) else _kind_of(value)
             return self._refuse(path, f"must be one of {', '.join(get_args(bare))}, not {shown}")
         try:
@@ -186,8 +197,15 @@ class _Reader:
             read = msgspec.convert(value, kind, strict=value is given, dec_hook=_decode_secret)
         except msgspec.ValidationError as error:
             return self._refuse(path, _translate(str(error)))
-        problem = _value_problem(read)
-        return read if problem is None else self._refuse(path, problem)
+        if isinstance(read, float) and not math.isfinite(read):
+            return self._refuse(path, "must be a finite number")
+        if isinstance(read, int) and abs(read) > _MAX_NUMBER:
+            return self._refuse(path, f"must be a number up to {_MAX_NUMBER}")
+        text = read.reveal() if isinstance(read, Secret) else read
+        # Bytes of the environment that are no UTF-8 become surrogates.
+        if isinstance(text, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
+            return self._refuse(path, "contains a NUL, or a character that is not Unicode")
+        return read
 
     def _expand(self, text: str, path: str) -> str | None:
         """Replace every `${X}` and `${X:-default}`, and `$${` by `${`; None if a variable is missing."""
@@ -199,6 +217,7 @@ class _Reader:
                 return found[0][1:]
             named = _VARIABLE.fullmatch(found[2])
             value = self._env.get(named[1]) if named else None
+            # As in a shell, an empty variable takes the default, too.
             if named and named[2] is not None:
                 return value or named[2]
             if value is None:
@@ -215,23 +234,16 @@ class _Reader:
         return _REFUSED
 
 
-def unwrap(kind: Any) -> tuple[Any, PartialOverrides | None]:
-    """Return the type without annotations and None, and its `PartialOverrides` mark if it has one."""
+def unwrap(kind: Any) -> tuple[Any, PartialStructMarker | None]:
+    """Return the type without annotations and None, and its `PartialStructMarker` mark if it has one."""
     partial = None
     if get_origin(kind) is Annotated:
         kind, *notes = get_args(kind)
-        partial = next((note for note in notes if isinstance(note, PartialOverrides)), None)
+        partial = next((note for note in notes if isinstance(note, PartialStructMarker)), None)
     if get_origin(kind) in (Union, UnionType):
         choices = [choice for choice in get_args(kind) if choice is not NoneType]
         kind = choices[0] if len(choices) == 1 else kind
     return kind, partial
-
-
-def _setting_names(kind: Any) -> set[str]:
-    """Return the names of the settings in a section; other types have none."""
-    bare, _ = unwrap(kind)
-    is_section = isinstance(bare, type) and issubclass(bare, Struct)
-    return {field.name for field in msgspec.structs.fields(bare)} if is_section else set()
 
 
 def _placeholder(kind: Any) -> Any:
@@ -244,6 +256,7 @@ def _placeholder(kind: Any) -> Any:
             **{field.name: _placeholder(field.type) for field in msgspec.structs.fields(bare) if field.required}
         )
     match get_origin(bare):
+        # Of several types any will do: the value is never used.
         case origin if origin is Annotated or origin in (Union, UnionType):
             return _placeholder(get_args(bare)[0])
         case origin if origin is Literal:
@@ -261,25 +274,13 @@ def _decode_secret(kind: type, value: Any) -> Secret:
     return Secret(value)
 
 
-def _value_problem(value: Any) -> str | None:
-    """Return why a value of the right type cannot be used by any setting, None if it can."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "must be a finite number"
-    if isinstance(value, int) and abs(value) > _MAX_NUMBER:
-        return f"must be a number up to {_MAX_NUMBER}"
-    text = value.reveal() if isinstance(value, Secret) else value
-    # Bytes of the environment that are no UTF-8 become surrogates.
-    if isinstance(text, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
-        return "contains a NUL, or a character that is not Unicode"
-    return None
-
-
 def _translate(message: str) -> str:
     """Rewrite the library's error message for a person."""
     found = _EXPECTED.fullmatch(message)
     if found is None:
         return message.partition(" - at ")[0]
     expected = " or ".join(_TYPE_NAMES.get(name, name) for name in found[1].split(" | ") if name != "null")
+    # msgspec writes the bounds of floats as 0.0, which a person would write as 0.
     bound = (found[2] or "").replace(".0", "")
     if bound == "of length >= 1":
         return "must not be empty"
@@ -292,6 +293,7 @@ def _kind_of(value: Any) -> str:
     return names.get(type(value), type(value).__name__)
 
 
+# PyYAML may be built without libyaml; the loader in Python is slower and does the same.
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # whichever there is
     """A safe loader that records each key given twice and keeps its first value."""
 
@@ -303,6 +305,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         seen: set[str] = set()
         for pair in list(node.value):
             key = pair[0]
+            # `<<` may stand several times: it merges another mapping into this one.
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in seen:
                     self.repeated.append((key.start_mark, key.value))

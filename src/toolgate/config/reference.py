@@ -53,26 +53,21 @@ def settings(shape: type[Struct] = RootSettings, prefix: str = "") -> Iterator[S
     """Yield every setting that a file may hold, in the order of the Structs."""
     for field in msgspec.structs.fields(shape):
         path = f"{prefix}{field.name}"
-        help = _help(field.type) or (QUIRKS.get(field.name, "") if shape is Quirks else "")
+        notes = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
+        help = next((note.description for note in notes if isinstance(note, Meta) and note.description), "")
+        # Quirks are values of the dialects, which know nothing of help texts.
+        if not help and shape is Quirks:
+            help = QUIRKS.get(field.name, "")
         yield SettingReference(path, _kind(field.type), _default(field), help)
-        inner, suffix = _inner(field.type)
-        if inner is not None:
-            yield from settings(inner, f"{path}{suffix}.")
-
-
-def _inner(kind: Any) -> tuple[type[Struct] | None, str]:
-    """Return the Struct inside a setting, and the suffix of its path."""
-    bare, partial = unwrap(kind)
-    if partial is not None:
-        return partial.of, ""
-    suffix = {None: "", tuple: "[]"}.get(get_origin(bare), ".<name>")
-    structs = [one for one in (bare, *get_args(bare)) if isinstance(one, type) and issubclass(one, Struct)]
-    return (structs[0] if structs else None), suffix
-
-
-def _help(kind: Any) -> str:
-    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    return next((note.description for note in notes if isinstance(note, Meta) and note.description), "")
+        bare, partial = unwrap(field.type)
+        if partial is not None:
+            yield from settings(partial.of, f"{path}.")
+            continue
+        # `tuple[Key, ...]` is listed as `keys[].name`, `Mapping[str, Upstream]` as `upstreams.<name>.base_url`.
+        suffix = {None: "", tuple: "[]"}.get(get_origin(bare), ".<name>")
+        structs = [one for one in (bare, *get_args(bare)) if isinstance(one, type) and issubclass(one, Struct)]
+        if structs:
+            yield from settings(structs[0], f"{path}{suffix}.")
 
 
 def _kind(kind: Any) -> str:
@@ -92,6 +87,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.default is NODEFAULT and field.default_factory is NODEFAULT:
         return "required"
     value = field.default if field.default is not NODEFAULT else field.default_factory()
+    # A default is in the source code, so it is no secret.
     if isinstance(value, Secret):
         value = value.reveal()
     match value:

@@ -9,11 +9,15 @@ from msgspec import Struct
 from toolgate.config.errors import ProblemCollector
 from toolgate.config.resolve import check_bind
 from toolgate.config.resolved_config import Config
-from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings
+from toolgate.config.settings import ApprovalSettings
 
+# What a running server applies; everything else of `server` and `tools` is read once, at the start.
+_LIVE_SERVER = ("open", "hosts", "origins", "keepalive_seconds", "first_event_wait")
 _LIVE_TOOLS = ("execution", "offer", "context", "group_above", "limits", "approvals")
 _RESTART = ("embedded", "storage", "storage_pool", "redis", "responses", "runs")
+# From the loosest to the strictest.
 _STANCES = ("allow", "ask", "deny")
+# Settings of keys and models without which a request is checked less.
 _CHECKS = {
     "keys": (
         *("models", "tools", "blocked_tools"),
@@ -21,9 +25,6 @@ _CHECKS = {
     ),
     "models": ("price", "blocked_tools"),
 }
-"""Settings of keys and models without which a request is checked less."""
-
-_LIVE_SERVER = ("open", "hosts", "origins", "keepalive_seconds", "first_event_wait")
 
 
 class ConfigChanges(Struct, frozen=True):
@@ -35,16 +36,23 @@ class ConfigChanges(Struct, frozen=True):
     live: tuple[str, ...]
     restart: tuple[str, ...]
     config: Config
+    # Keys and checks that are gone; reported, because a truncated file may still be valid.
     removed: tuple[str, ...] = ()
-    """Keys and checks that are gone; reported, because a truncated file may still be valid."""
 
 
 def diff(old: Config, new: Config) -> ConfigChanges:
     """Compare two configurations; ConfigError if the new one seems truncated, or removes all keys without saying so."""
     problems = ProblemCollector()
-    applied = _applied(old, new)
+    applied = msgspec.structs.replace(
+        new,
+        server=msgspec.structs.replace(old.server, **{name: getattr(new.server, name) for name in _LIVE_SERVER}),
+        log=msgspec.structs.replace(new.log, format=old.log.format),
+        tools=msgspec.structs.replace(old.tools, **{name: getattr(new.tools, name) for name in _LIVE_TOOLS}),
+        **{name: getattr(old, name) for name in _RESTART},
+    )
     lost = _lost_checks(old, applied)
     _check_truncated(old, new, lost, problems)
+    # The new keys meet the old address, because the server goes on listening there.
     check_bind(applied, problems)
     problems.raise_if_any(str(new.source or "the built-in configuration"))
     live = [f"keys.{name}" for name in _differing(_by_name(old.keys), _by_name(new.keys))]
@@ -61,6 +69,7 @@ def diff(old: Config, new: Config) -> ConfigChanges:
     tools = _differing(msgspec.structs.asdict(old.tools), msgspec.structs.asdict(new.tools))
     live += [f"tools.{name}" for name in tools if name in _LIVE_TOOLS]
     restart += [f"tools.{name}" for name in tools if name not in _LIVE_TOOLS]
+    # The rules of approvals apply at once, but the sender of webhooks is made at the start.
     restart += ["tools.approvals.webhook"] * (old.tools.approvals.webhook != new.tools.approvals.webhook)
     restart += [name for name in _RESTART if getattr(old, name) != getattr(new, name)]
     remaining = _by_name(new.keys)
@@ -70,46 +79,40 @@ def diff(old: Config, new: Config) -> ConfigChanges:
 
 def _lost_checks(old: Config, new: Config) -> list[str]:
     """List the rules, and the limits of keys and models that stay, which the new configuration no longer has."""
-    gone = [
-        f"{section}.{name}.{field}"
-        for section, fields in _CHECKS.items()
-        for name, before in _by_name(getattr(old, section)).items()
-        if (now := _by_name(getattr(new, section)).get(name)) is not None
-        for field in fields
-        if getattr(before, field) != _default(before, field) == getattr(now, field)
-    ]
-    before, now = old.tools.approvals, new.tools.approvals
+    gone = []
+    for section, fields in _CHECKS.items():
+        remaining = _by_name(getattr(new, section))
+        for name, before in _by_name(getattr(old, section)).items():
+            # For each of these fields the default means that nothing is checked.
+            defaults = {field.name: field.default for field in msgspec.structs.fields(before)}
+            gone += [
+                f"{section}.{name}.{field}"
+                for field in fields
+                if name in remaining and getattr(before, field) != defaults[field] == getattr(remaining[name], field)
+            ]
+    policy, now = old.tools.approvals, new.tools.approvals
+    # The order is left out: a rule that only moved counts as kept.
     kept = set(map(msgspec.json.encode, now.rules))
+    for rule in policy.rules:
+        if rule.stance == "allow" or msgspec.json.encode(rule) in kept:
+            continue
+        matched = {name: ", ".join(getattr(rule, name)) for name in ("tools", "sources", "tags", "callers")}
+        conditions = "; ".join([f"{name} {value}" for name, value in matched.items() if value])
+        gone.append(f"tools.approvals.rules: {rule.stance} {conditions or 'all tools'}")
+    gone += [f"tools.approvals.never_auto: {tool}" for tool in policy.never_auto if tool not in now.never_auto]
     gone += [
-        _describe(rule) for rule in before.rules if rule.stance != "allow" and msgspec.json.encode(rule) not in kept
-    ]
-    gone += [f"tools.approvals.never_auto: {tool}" for tool in before.never_auto if tool not in now.never_auto]
-    gone += [
-        f"tools.approvals.{name}: {getattr(before, name)}, now {getattr(now, name)}"
+        f"tools.approvals.{name}: {getattr(policy, name)}, now {getattr(now, name)}"
         for name in ("default", "read_only", "open_world")
-        if _STANCES.index(getattr(now, name)) < _STANCES.index(getattr(before, name))
+        if _STANCES.index(getattr(now, name)) < _STANCES.index(getattr(policy, name))
     ]
     if _STANCES.index(new.vscode.tools) < _STANCES.index(old.vscode.tools):
         gone.append(f"vscode.tools: {old.vscode.tools}, now {new.vscode.tools}")
     return gone
 
 
-def _default(value: Struct, field: str) -> Any:
-    """Return the default of a field, which for a check means that there is none."""
-    return next(one.default for one in msgspec.structs.fields(value) if one.name == field)
-
-
-def _describe(rule: ApprovalRuleSettings) -> str:
-    fields = {name: ", ".join(getattr(rule, name)) for name in ("tools", "sources", "tags", "callers")}
-    conditions = "; ".join([f"{name} {value}" for name, value in fields.items() if value])
-    return f"tools.approvals.rules: {rule.stance} {conditions or 'all tools'}"
-
-
 def _check_truncated(old: Config, new: Config, lost: list[str], problems: ProblemCollector) -> None:
-    """Note what a file lacks that is still being written; to remove keys or rules on purpose, the file must say so.
-
-    A file that is the beginning of the former one may remove keys, as when a person deletes the last one, but no checks.
-    """
+    """Note what a file lacks that is still being written; to remove keys or rules on purpose, the file must say so."""
+    # The beginning of the former file may lack keys, as when a person deletes the last one, but no checks.
     if lost and new.outline.is_beginning_of(old.outline):
         problems.note(
             "",
@@ -118,6 +121,7 @@ def _check_truncated(old: Config, new: Config, lost: list[str], problems: Proble
         )
     if not new.outline.sections:
         problems.note("", "the file says nothing, as one does that is being written")
+    # A person who never ends the last line is not refused: only a file that had its end and lost it.
     elif old.outline.ends_line and not new.outline.ends_line:
         problems.note("", "the last line has no end, as in a file that is being written: end it with a line break")
     if old.keys and not new.keys and not new.server.open:
@@ -126,26 +130,10 @@ def _check_truncated(old: Config, new: Config, lost: list[str], problems: Proble
             "there are keys now, and this file has none: keep one, or write `server: {open: true}` "
             "to allow requests without a key from this machine",
         )
+    # Both sections hold checks by which requests and calls are refused.
     for section, guards in (("server", old.server.hosts), ("tools", old.tools.approvals != ApprovalSettings())):
         if guards and section in old.outline.sections and section not in new.outline.sections:
             problems.note(section, f"is gone, and its checks with it: write `{section}: {{}}` if that is meant")
-
-
-def _applied(old: Config, new: Config) -> Config:
-    kept = {name: getattr(new.server, name) for name in _LIVE_SERVER}
-    tools = {name: getattr(new.tools, name) for name in _LIVE_TOOLS}
-    return msgspec.structs.replace(
-        new,
-        server=msgspec.structs.replace(old.server, **kept),
-        log=msgspec.structs.replace(new.log, format=old.log.format),
-        tools=msgspec.structs.replace(old.tools, **tools),
-        embedded=old.embedded,
-        storage=old.storage,
-        storage_pool=old.storage_pool,
-        redis=old.redis,
-        responses=old.responses,
-        runs=old.runs,
-    )
 
 
 def _by_name(items: tuple[Any, ...]) -> dict[str, Any]:

@@ -6,38 +6,45 @@ from urllib.parse import urlsplit
 
 from toolgate.config.base_urls import is_loopback, url_problem
 from toolgate.config.errors import ProblemCollector, suggestion
-from toolgate.config.models import NAMES, ResolvedUpstreams, default_model, resolve_models
+from toolgate.config.models import NAMES, UpstreamsWithProviders, default_model, resolve_models
 from toolgate.config.resolved_config import Config
 from toolgate.config.settings import (
     KeySettings,
-    McpServerSettings,
     RootSettings,
     ServerSettings,
     ServerToolSettings,
 )
 from toolgate.config.settings.secret import Secret
 from toolgate.config.upstreams import check_headers, resolve_upstream, row_of
-from toolgate.upstreams.catalog import ProviderCatalog
+from toolgate.upstreams.catalog import BuiltinProviderCatalog
 from toolgate.upstreams.router import LENT_PREFIX
 
+# What `toolgate keys hash` prints, so that the file does not hold the key itself.
 _KEY_DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
 _KEY_NAME = re.compile(r"[\w.@-]{1,64}")
+# A key travels in a header: visible ASCII, of a length that a request's headers have room for.
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
+# `example.org` or `[::1]`.
 _HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+")
+# As browsers send it in `Origin`: small letters, no path, the port only if it is not the scheme's own. Schemes may be
+# those of browser extensions and editors, such as `vscode-webview://`.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
 _SERVER_NAME = re.compile(r"[\w.-]{1,64}")
 _DATABASE_SCHEMES = ("sqlite", "postgresql", "postgres")
 _REDIS_SCHEMES = ("redis", "rediss", "valkey", "unix")
 
 
-def resolve(file: RootSettings, catalog: ProviderCatalog, env: Mapping[str, str], problems: ProblemCollector) -> Config:
+def resolve(
+    file: RootSettings, catalog: BuiltinProviderCatalog, env: Mapping[str, str], problems: ProblemCollector
+) -> Config:
     """Resolve the settings; the result must not be used when a problem was noted."""
     upstreams = {name: resolve_upstream(name, entry, catalog, env, problems) for name, entry in file.upstreams.items()}
     rows = {name: row_of(entry, catalog) for name, entry in file.upstreams.items()}
-    models = resolve_models(file.models, ResolvedUpstreams(upstreams, rows), problems)
+    models = resolve_models(file.models, UpstreamsWithProviders(upstreams, rows), problems)
     _check_server(file.server, bool(file.keys), problems)
     _check_keys(file.keys, {name for entry in file.models for name in (entry.name, *entry.aliases)}, problems)
     _check_tools(file.tools, problems)
+    # One renewal may be late or fail before another node takes the runs over.
     if file.runs.lease_seconds < 2 * file.runs.look_seconds:
         message = "must be at least twice runs.look_seconds, or a node loses its runs"
         problems.note("runs.lease_seconds", message, unless=r"runs\.look_seconds")
@@ -106,11 +113,13 @@ def _check_keys(keys: tuple[KeySettings, ...], models: Collection[str], problems
             problems.note(f"{path}.name", "may hold letters, digits and . _ @ - only, 64 at most")
         if key.name in names:
             problems.note(f"{path}.name", f"{key.name} is already given by {names[key.name]}")
+        # Two keys with one secret could not be told apart by a request.
         if text and key.key in values:
             problems.note(f"{path}.key", f"is the same as {values[key.key]}.key")
         names.setdefault(key.name, path)
         values.setdefault(key.key, path)
         for place, model in enumerate(key.models):
+            # Patterns may be meant for models to come, and models that an editor lends are not in the file.
             if "*" not in model and model not in models and not model.startswith(LENT_PREFIX):
                 problems.note(
                     f"{path}.models[{place}]", f"there is no model {model}; {suggestion(model, models)}", NAMES
@@ -119,7 +128,21 @@ def _check_keys(keys: tuple[KeySettings, ...], models: Collection[str], problems
 
 def _check_tools(tools: ServerToolSettings, problems: ProblemCollector) -> None:
     for name, server in tools.mcp.items():
-        _check_mcp(f"tools.mcp.{name}", name, server, problems)
+        path = f"tools.mcp.{name}"
+        if bool(server.command) == bool(server.url):
+            problems.note(path, "needs either a command or a url", unless=rf"{re.escape(path)}\.(command|url)")
+        if not _SERVER_NAME.fullmatch(name):
+            problems.note(path, "a name may hold letters, digits and . _ - only, 64 at most")
+        # Unlike the base URL of an upstream, this one may have a query: nothing is added to it.
+        _check_url(f"{path}.url", server.url and server.url.partition("?")[0], problems)
+        if server.url and not server.url.isprintable():
+            problems.note(f"{path}.url", "holds a space or a control character")
+        check_headers(server.headers, f"{path}.headers", problems)
+        for variable in server.env:
+            if "=" in variable or "\0" in variable:
+                problems.note(f"{path}.env.{variable}", "is not the name of a variable")
+        if server.oauth is not None:
+            _check_url(f"{path}.oauth.issuer", server.oauth.issuer, problems)
     for name, service in tools.http.items():
         path = f"tools.http.{name}"
         _check_url(f"{path}.base_url", service.base_url, problems)
@@ -128,22 +151,6 @@ def _check_tools(tools: ServerToolSettings, problems: ProblemCollector) -> None:
         check_headers(service.headers, f"{path}.headers", problems)
     webhook = tools.approvals.webhook
     _check_url("tools.approvals.webhook.url", webhook.url.partition("?")[0] if webhook else None, problems)
-
-
-def _check_mcp(path: str, name: str, server: McpServerSettings, problems: ProblemCollector) -> None:
-    if bool(server.command) == bool(server.url):
-        problems.note(path, "needs either a command or a url", unless=rf"{re.escape(path)}\.(command|url)")
-    if not _SERVER_NAME.fullmatch(name):
-        problems.note(path, "a name may hold letters, digits and . _ - only, 64 at most")
-    _check_url(f"{path}.url", server.url and server.url.partition("?")[0], problems)
-    if server.url and not server.url.isprintable():
-        problems.note(f"{path}.url", "holds a space or a control character")
-    check_headers(server.headers, f"{path}.headers", problems)
-    for variable in server.env:
-        if "=" in variable or "\0" in variable:
-            problems.note(f"{path}.env.{variable}", "is not the name of a variable")
-    if server.oauth is not None:
-        _check_url(f"{path}.oauth.issuer", server.oauth.issuer, problems)
 
 
 def _check_url(path: str, url: str | None, problems: ProblemCollector) -> None:
@@ -157,17 +164,16 @@ def _check_address(path: str, address: Secret | None, schemes: Collection[str], 
     scheme, mark, rest = address.reveal().partition("://")
     if not mark or scheme.partition("+")[0] not in schemes:
         problems.note(path, f"must start with one of {', '.join(f'{known}://' for known in schemes)}")
-    elif rest.partition("/")[0].count("@") > 1:  # the host would be printed, and holds part of the password
+    elif rest.partition("/")[0].count("@") > 1:
+        # The host is printed, and would hold a part of the password.
         problems.note(path, "has more than one @ before its path: write %40 for one in a name or password")
-    elif scheme != "sqlite" and not _is_readable(
-        address.reveal()
-    ):  # the library's error message would show a part of it
-        problems.note(path, "is malformed: write special characters of a name or password as %XX, such as %2F for /")
-
-
-def _is_readable(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.port is None or parts.port > 0
-    except ValueError:
-        return False
+    elif scheme != "sqlite":
+        # The library that opens the address would show a part of it in its error message.
+        try:
+            readable = urlsplit(address.reveal()).port != 0
+        except ValueError:
+            readable = False
+        if not readable:
+            problems.note(
+                path, "is malformed: write special characters of a name or password as %XX, such as %2F for /"
+            )

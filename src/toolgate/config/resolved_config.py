@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from toolgate.config.settings import (
+    AllModelsTextPromptSettings,
     BreakerSettings,
     DurableRunSettings,
     EmbeddedModelSettings,
@@ -13,11 +14,10 @@ from toolgate.config.settings import (
     LogSettings,
     PriceSettings,
     RecordSettings,
-    ResponseSettings,
+    ResponsesApiSettings,
     ServerSettings,
     ServerToolSettings,
     SystemMode,
-    TextPromptSettings,
     ThinkingMode,
     TimeoutSettings,
     ToolMode,
@@ -28,11 +28,11 @@ from toolgate.conversation.request import RequestSettings
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import DialectName, ModelCapabilities
 
+# The upstream that is always there: it serves `local`, the model on this machine, and `echo`.
 BUILTIN = "builtin"
-"""The upstream that is always there: it serves `local`, the model on this machine, and `echo`."""
 
+# The upstream of models that VS Code lends over the bridge.
 VSCODE = "vscode"
-"""The upstream of models that VS Code lends over the bridge."""
 
 LOCAL = "local"
 
@@ -93,14 +93,15 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 ECHO = ModelConfig(name="echo", targets=(TargetConfig(upstream=BUILTIN, model="echo"),))
 
 
-class ConfigTruncationCheck(Struct, frozen=True, kw_only=True):
+class TruncatedConfigFileCheck(Struct, frozen=True, kw_only=True):
     """What shows that a file was truncated: its top-level settings, whether its last line has an end, and its text."""
 
     sections: frozenset[str] = frozenset()
     ends_line: bool = False
+    # The file may hold keys, so its text must not appear in a log or a traceback.
     text: Secret = Secret("")
 
-    def is_beginning_of(self, other: "ConfigTruncationCheck") -> bool:
+    def is_beginning_of(self, other: "TruncatedConfigFileCheck") -> bool:
         """Return whether this file is the other one, cut off."""
         ours, theirs = self.text.reveal(), other.text.reveal()
         return len(ours) < len(theirs) and theirs.startswith(ours)
@@ -117,16 +118,16 @@ class Config(Struct, frozen=True, kw_only=True):
     tools: ServerToolSettings = ServerToolSettings()
     vscode: VscodeSettings = VscodeSettings()
     embedded: EmbeddedModelSettings = EmbeddedModelSettings()
-    text: TextPromptSettings = TextPromptSettings()
+    text: AllModelsTextPromptSettings = AllModelsTextPromptSettings()
     storage: Secret = Secret("sqlite:///toolgate.db")
     storage_pool: int = 8
     redis: Secret | None = None
     records: RecordSettings = RecordSettings()
-    responses: ResponseSettings = ResponseSettings()
+    responses: ResponsesApiSettings = ResponsesApiSettings()
     runs: DurableRunSettings = DurableRunSettings()
     log: LogSettings = LogSettings()
     source: Path | None = None
-    outline: ConfigTruncationCheck = ConfigTruncationCheck()
+    outline: TruncatedConfigFileCheck = TruncatedConfigFileCheck()
 
     def is_local(self, model: ModelConfig) -> bool:
         """Return whether the model is the embedded one."""

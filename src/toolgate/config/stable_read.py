@@ -5,22 +5,27 @@ import os
 import stat
 from pathlib import Path
 from time import sleep, time
-from typing import TypeAlias
 
+# Guards against a log or a database that is given as the configuration; real files have some kilobytes.
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
+# Seconds without a change after which a file counts as written: some editors truncate a file and write it again.
 QUIET_SECONDS = 0.2
-"""Seconds without a change after which a file counts as written."""
+# A file that never stops changing is read all the same.
 _MAX_SECONDS = 5.0
-
-_Stamp: TypeAlias = tuple[int, int, int]
 
 
 def wait_until_settled(path: Path) -> None:
     """Return when the file has not changed for `QUIET_SECONDS`, or after 5 seconds."""
-    before: _Stamp | None = None
+    before: tuple[int, int, int] | None = None
+    stamp: tuple[int, int, int] | None
     for number in range(round(_MAX_SECONDS / QUIET_SECONDS)):
-        stamp = _stamp(path)
+        try:
+            stat = path.stat()
+            # Editors that write a new file and rename it change the inode, even if size and time are the same.
+            stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
+        except OSError:
+            stamp = None
         if (number and stamp == before) or (stamp is not None and time() - stamp[0] / 1e9 >= QUIET_SECONDS):
             return
         before = stamp
@@ -33,15 +38,7 @@ def read_file(path: Path, *, regular: bool) -> bytes:
     A pipe or a device is an OSError if the file must be `regular`: opening it never waits for a writer then.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if regular else 0)), "rb") as file:
+        # O_NONBLOCK lets a FIFO open without a writer; only then can it be recognised.
         if regular and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "It is a pipe or a device")
         return file.read(MAX_FILE_BYTES + 1)
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    """Return values that differ after a change; None while there is no file."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -11,15 +11,17 @@ from toolgate.config.resolved_config import BUILTIN, VSCODE, UpstreamConfig
 from toolgate.config.settings import UpstreamSettings
 from toolgate.config.settings.secret import Secret
 from toolgate.dialects.dialect import Quirks
-from toolgate.upstreams.catalog import DialectName, Provider, ProviderCatalog, host_of
+from toolgate.upstreams.catalog import BuiltinProviderCatalog, DialectName, Provider, host_of
 
 _NAME = re.compile(r"[\w.@/-]{1,64}")
+# The token characters of RFC 9110, and values without spaces at their ends: what HTTP libraries send without complaint.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+# Headers that providers take a key in; one of them in `headers` stands in for `api_key`.
 _CREDENTIALS = {"authorization", "x-api-key", "api-key"}
 
 
-def row_of(entry: UpstreamSettings, catalog: ProviderCatalog) -> Provider | None:
+def row_of(entry: UpstreamSettings, catalog: BuiltinProviderCatalog) -> Provider | None:
     """Find the row of the provider table: by the provider's name if one is given, else by the host of the URL."""
     if entry.provider is not None:
         return catalog.rows.get(entry.provider)
@@ -27,7 +29,11 @@ def row_of(entry: UpstreamSettings, catalog: ProviderCatalog) -> Provider | None
 
 
 def resolve_upstream(
-    name: str, entry: UpstreamSettings, catalog: ProviderCatalog, env: Mapping[str, str], problems: ProblemCollector
+    name: str,
+    entry: UpstreamSettings,
+    catalog: BuiltinProviderCatalog,
+    env: Mapping[str, str],
+    problems: ProblemCollector,
 ) -> UpstreamConfig | None:
     """Resolve one upstream; None when something essential is missing."""
     path = f"upstreams.{name}"
@@ -42,6 +48,7 @@ def resolve_upstream(
     if entry.provider is not None and row is None:
         problems.note(f"{path}.provider", f"is not in the table; {suggestion(entry.provider, catalog.rows)}")
         return None
+    # The dialects of a row are in order of preference.
     dialect = entry.dialect or (next(iter(row.dialects)) if row else None)
     if dialect is None:
         unread = rf"{re.escape(path)}\.(dialect|provider)"
@@ -61,6 +68,7 @@ def resolve_upstream(
         breaker=entry.breaker,
         max_connections=entry.max_connections,
         quirks=msgspec.convert({**(row.quirks_in(dialect) if row else {}), **entry.quirks}, Quirks),
+        # Also for an upstream that was recognised by its host alone.
         provider=next((known for known, one in catalog.rows.items() if one is row), None),
     )
 
@@ -99,6 +107,7 @@ def _api_key(
             what = "holds characters that a header cannot carry" if entry.api_key else "is empty"
             problems.note(f"{path}.api_key", what)
         return entry.api_key
+    # `provider: openai` with another `base_url` names a compatible server, which must not get the key of OpenAI.
     if row is None or row.key is None or url is None or not row.owns(host_of(url)):
         return None
     if any(name.lower() in _CREDENTIALS for name in entry.headers):

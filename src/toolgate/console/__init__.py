@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 
 INDEX = "index.html"
 CONTENT_TYPES = {
@@ -22,12 +22,12 @@ CONTENT_TYPES = {
     "app.js": b"text/javascript; charset=utf-8",
     "app.css": b"text/css; charset=utf-8",
 }
+# What the page may do: load its own files, call its own server, show images, and never turn text into markup.
 POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     b"require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""What the page may do: load its own files, call its own server, show images, and never turn text into markup."""
 
 _SECURITY = (
     (b"content-security-policy", POLICY),
@@ -36,6 +36,7 @@ _SECURITY = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+# `gzip` or `*` in Accept-Encoding, unless its weight is 0: "br, gzip;q=0.8" and not "gzip;q=0".
 _GZIP = re.compile(rb"(?:^|,)\s*(?:gzip|\*)\s*(?:;\s*q=(?:1|0\.0*[1-9]).*?)?(?:,|$)")
 
 
@@ -45,8 +46,8 @@ class StaticFile(Struct, frozen=True):
     content_type: bytes
     body: bytes
     compressed: bytes
+    # The beginning of the content's SHA-256, which the page names in the URLs of its files.
     version: str
-    """The beginning of the content's SHA-256, which the page names in the URLs of its files."""
 
 
 @cache
@@ -67,13 +68,13 @@ class ConsoleEndpoints:
     def __init__(self) -> None:
         self._files = load_static_files()
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/console", self.redirect, errors, scope=None),
-            Endpoint("GET", "/console/", self.index, errors, scope=None),
-            Endpoint("GET", "/console/{}", self.file, errors, scope=None),
+            HttpRoute("GET", "/console", self.redirect, errors, scope=None),
+            HttpRoute("GET", "/console/", self.index, errors, scope=None),
+            HttpRoute("GET", "/console/{}", self.file, errors, scope=None),
         ]
 
     async def redirect(self, call: AdmittedHttpRequest) -> None:

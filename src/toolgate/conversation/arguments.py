@@ -12,6 +12,7 @@ import msgspec
 from toolgate.conversation.surrogates import JsonSurrogateRepair, repair_json_surrogates, repair_surrogates
 
 NO_ARGUMENTS = "{}"
+# A number beyond the range of a float is decoded as `Decimal`, and must not be encoded as a string.
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # checks the syntax without making the values
 
@@ -32,13 +33,14 @@ def normalize_arguments(text: str) -> str:
     text = repair_json_surrogates(text.strip())
     if not text:
         return NO_ARGUMENTS
-    if text.startswith('"'):
+    if text.startswith('"'):  # an object inside a string: "{\"city\": \"Paris\"}"
         try:
             inner = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return text
         inner = repair_json_surrogates(inner.strip()) if type(inner) is str else ""
         return inner if is_object(inner) else text
+    # Some upstreams begin a streamed call with `{}` and send the real arguments behind it: `{}{"city": "Paris"}`.
     if text.startswith("{}") and is_object(rest := text[2:].lstrip()):
         return rest
     return text
@@ -62,6 +64,7 @@ class ArgumentTextNormalizer:
 
     def feed(self, fragment: str) -> str:
         """Add a fragment and return the text that is certain now."""
+        # Most fragments are certain as they are. A surrogate may be an escape, hence the look for a backslash.
         if (
             self._started
             and not self._held
@@ -70,7 +73,7 @@ class ArgumentTextNormalizer:
             and "\\" not in fragment
             and not fragment[-1:].isspace()
         ):
-            self.fragments.append(fragment)  # most fragments are certain as they are
+            self.fragments.append(fragment)
             return fragment
         return self._add(self._surrogates.feed(fragment))
 

@@ -1,7 +1,7 @@
 """Define the tree of errors, split by whose fault they are.
 
     ToolgateError
-    ├── ClientError             the request cannot be served as it was asked
+    ├── ClientRequestError      the request cannot be served as it was asked
     │   ├── InvalidRequest      400, with the path of the offending field in `param`
     │   ├── Unauthenticated     401
     │   ├── Forbidden           403
@@ -18,8 +18,8 @@
     │   ├── UpstreamTimeout     504
     │   ├── InvalidUpstreamAnswer   502, it broke its own protocol or stopped in the middle
     │   └── EmptyModelAnswer    502, its answer holds neither text nor a call
-    └── GatewayError            500, our own fault
-        └── Overloaded          503, we are full or shutting down
+    └── InternalGatewayError    500, our own fault
+        └── GatewayOverloaded   503, we are full or shutting down
 
 An error is an exception, never an event. Dialects encode it in their own form; nothing here knows a wire format.
 """
@@ -28,9 +28,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolgate.conversation.events import Usage
+from toolgate.conversation.surrogates import repair_surrogates
 
+# Characters of a message: it is logged, searched for secrets and sent, and each of these costs time by its length.
 MAX_MESSAGE = 16_000
-"""Characters of a message: it is logged, searched for secrets and sent, and each of these costs time by its length."""
 
 
 class ToolgateError(Exception):
@@ -49,81 +50,85 @@ class ToolgateError(Exception):
         status: int | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        if len(message) > MAX_MESSAGE:  # it quotes what a client or an upstream sent
+        # It may quote what a client or an upstream sent: at any length, and with halves of surrogate pairs, which neither
+        # a log, a database nor a response can hold.
+        if len(message) > MAX_MESSAGE:
             message = message[:MAX_MESSAGE] + "…"
+        if not message.isascii():
+            message = repair_surrogates(message)
         super().__init__(message)
         self.message = message
-        self.param = param
+        self.param = param if param is None or param.isascii() else repair_surrogates(param)
         self.details = details
         self.retry_after = retry_after
         if code is not None:
-            self.code = code
+            self.code = code if code.isascii() else repair_surrogates(code)
         if status is not None:
             self.status = status
 
 
-class ClientError(ToolgateError):
+class ClientRequestError(ToolgateError):
     """The request cannot be served as it is."""
 
     status = 400
 
 
-class InvalidRequest(ClientError):
+class InvalidRequest(ClientRequestError):
     """The body breaks its dialect's rules at `param`."""
 
     code = "invalid_request"
 
 
-class Unauthenticated(ClientError):
+class Unauthenticated(ClientRequestError):
     """The request has no key, or an unknown one."""
 
     status = 401
     code = "invalid_api_key"
 
 
-class Forbidden(ClientError):
+class Forbidden(ClientRequestError):
     """The key is valid but may not do this."""
 
     status = 403
     code = "forbidden"
 
 
-class NotFound(ClientError):
+class NotFound(ClientRequestError):
     """The resource does not exist, or this caller may not see it."""
 
     status = 404
     code = "not_found"
 
 
-class Conflict(ClientError):
+class Conflict(ClientRequestError):
     """The resource was decided already, or another request is changing it."""
 
     status = 409
     code = "conflict"
 
 
-class TooLarge(ClientError):
+class TooLarge(ClientRequestError):
     """A size limit was exceeded; the message names it."""
 
     status = 413
     code = "request_too_large"
 
 
-class WrongMediaType(ClientError):
+class WrongMediaType(ClientRequestError):
     """The body is not JSON in UTF-8."""
 
     status = 415
     code = "unsupported_media_type"
 
 
-class MisdirectedRequest(ClientError):
+class MisdirectedRequest(ClientRequestError):
     """The Host or Origin is not served here: a web page that attacks a server on loopback would send such a one."""
 
     status = 421
     code = "misdirected_request"
 
 
-class RateLimited(ClientError):
+class RateLimited(ClientRequestError):
     """The caller sent too many requests; `retry_after` is in seconds."""
 
     status = 429
@@ -178,13 +183,13 @@ class EmptyModelAnswer(UpstreamError):
     code = "empty_answer"
 
 
-class GatewayError(ToolgateError):
+class InternalGatewayError(ToolgateError):
     """The error is our own fault, or our own limit."""
 
     code = "internal_error"
 
 
-class Overloaded(GatewayError):
+class GatewayOverloaded(InternalGatewayError):
     """This server is full or shutting down; `retry_after` is in seconds."""
 
     status = 503

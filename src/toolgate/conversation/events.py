@@ -1,6 +1,6 @@
 """Define the events of an answer and their grammar.
 
-    run   := step Finish
+    run   := step RunEnd
     step  := StepStart (part | ToolProgress)* StepEnd
     part  := PartStart PartDelta* PartEnd
 
@@ -89,7 +89,7 @@ class StepEnd(Struct, frozen=True):
     extra: Extra = NO_EXTRA
 
 
-class Finish(Struct, frozen=True):
+class RunEnd(Struct, frozen=True):
     """The run is over; `usage` is the sum over its steps."""
 
     reason: FinishReason
@@ -99,7 +99,7 @@ class Finish(Struct, frozen=True):
 
 
 StepEvent: TypeAlias = StepStart | PartStart | PartDelta | PartEnd | ToolProgress | StepEnd
-RunEvent: TypeAlias = StepStart | PartStart | PartDelta | PartEnd | ToolProgress | StepEnd | Finish
+RunEvent: TypeAlias = StepStart | PartStart | PartDelta | PartEnd | ToolProgress | StepEnd | RunEnd
 
 
 class ModelResponse(Struct, frozen=True):

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 
 from toolgate.conversation.events import (
-    Finish,
     ModelResponse,
     PartDelta,
     PartEnd,
     PartStart,
+    RunEnd,
     RunEvent,
     StepEnd,
     StepEvent,
     StepStart,
 )
-from toolgate.conversation.message import ModelRefusal, Part, Reasoning, Text, ToolCall, is_blank
+from toolgate.conversation.message import Part, Reasoning, RefusalPart, Text, ToolCall, is_blank
 
 
 def fold(events: Iterable[RunEvent]) -> ModelResponse:
@@ -25,10 +25,10 @@ def fold(events: Iterable[RunEvent]) -> ModelResponse:
                 parts.append(part)
             case StepStart():
                 start = event
-            case StepEnd() | Finish():
+            case StepEnd() | RunEnd():
                 end = event
     if end is None:
-        raise ValueError("the events of an answer end in StepEnd or Finish")
+        raise ValueError("the events of an answer end in StepEnd or RunEnd")
     return ModelResponse(tuple(parts), end.reason, end.usage, start.id, start.model, end.stop_sequence, end.extra)
 
 
@@ -57,8 +57,8 @@ def unfold_part(part: Part) -> list[StepEvent]:
             opening = Text("", part.extra)
         case Reasoning(text):
             opening = Reasoning("")
-        case ModelRefusal(text):
-            opening = ModelRefusal("", part.extra)
+        case RefusalPart(text):
+            opening = RefusalPart("", part.extra)
         case ToolCall(arguments=text):
             opening = ToolCall(part.id, part.name, "", part.executor, part.freeform, extra=part.extra)
         case _:

@@ -28,6 +28,7 @@ def match_results(
     `strict` rejects a call without a result; `lenient` drops a result without a call instead of rejecting it. In a
     `resumable` conversation the gateway's own calls at its end may still be waiting to be run.
     """
+    # A conversation without calls is done here, before anything is copied.
     for message in request.messages:
         if message.role == "tool" or (message.role == "assistant" and _calls(message)):
             break
@@ -35,7 +36,13 @@ def match_results(
         return request
     warnings = list(request.warnings)
     turns = tuple(_join_turns(request.messages))
-    waiting = _waiting_calls(request, [message for _, message in turns]) if resumable else set()
+    waiting: set[str] = set()  # ids of calls that need no result yet
+    if resumable:
+        joined = tuple([message for _, message in turns])
+        earlier, later = split_at_waiting_calls(msgspec.structs.replace(request, messages=joined))
+        decided = {decision.approval for decision in request.decisions}
+        # Where the client goes on behind its calls, only those wait that it has decided on.
+        waiting = {call.id for call in unanswered_calls(earlier) if not later or call.approval in decided}
     messages = tuple(_with_results(turns, warnings, strict, lenient, waiting))
     if messages == request.messages and len(warnings) == len(request.warnings):
         return request
@@ -94,13 +101,6 @@ def split_at_waiting_calls(request: ModelRequest) -> tuple[tuple[Message, ...], 
     if any(call.approval in decided for call in unanswered_calls(messages[:end])):
         return messages[:end], messages[end:]
     return messages, ()
-
-
-def _waiting_calls(request: ModelRequest, turns: Sequence[Message]) -> set[str]:
-    """Return the ids of calls that need no result yet; where the client goes on, only those that it has decided on."""
-    earlier, later = split_at_waiting_calls(msgspec.structs.replace(request, messages=tuple(turns)))
-    decided = {decision.approval for decision in request.decisions}
-    return {call.id for call in unanswered_calls(earlier) if not later or call.approval in decided}
 
 
 def _with_results(

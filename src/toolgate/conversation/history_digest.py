@@ -9,7 +9,7 @@ import json
 import unicodedata
 from typing import Any
 
-from toolgate.conversation.message import Media, Message, ModelRefusal, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Message, RefusalPart, Text, ToolCall, ToolResult
 
 
 def normalize_text(text: str) -> str:
@@ -26,6 +26,7 @@ def remove_whitespace(text: str) -> str:
 def canonical_arguments(call: ToolCall) -> str:
     """Return a call's arguments with sorted keys, so that parsing and encoding them again changes nothing."""
     try:
+        # As text: a number beyond 2^53 must not become another one, and Python refuses integers of thousands of digits.
         return _sorted_json(json.loads(call.arguments, parse_float=_NumberText, parse_int=_NumberText))
     except (ValueError, RecursionError):
         return call.arguments
@@ -63,23 +64,12 @@ class HistoryDigest:
 
     def update(self, message: Message) -> None:
         """Add a message; neighbours of one role count as one message."""
-        text = "" if message.role == "system" else self._compared_text(message)
-        if not text:
+        if message.role == "system":
             return
-        if message.role != self._role:
-            self._role = message.role
-            self._hash.update(f"\0{message.role}\0".encode())
-        self._hash.update(text.encode("utf-8", "replace"))
-
-    def digest(self) -> str:
-        """Return the digest of all added messages."""
-        return self._hash.hexdigest()
-
-    def _compared_text(self, message: Message) -> str:
         texts: list[str] = []
         for part in message.parts:
             match part:
-                case Text(text) | ModelRefusal(text):
+                case Text(text) | RefusalPart(text):
                     texts.append(text)
                 case Media():
                     texts.append(_media_digest(part))
@@ -91,8 +81,20 @@ class HistoryDigest:
                     texts += [one.text if isinstance(one, Text) else _media_digest(one) for one in content]
         whole = "".join(texts)
         if message.role == "assistant":
-            return remove_whitespace(whole)
-        return normalize_text(whole) + "\n" if texts else ""
+            whole = remove_whitespace(whole)
+        elif texts:
+            whole = normalize_text(whole) + "\n"
+        if not whole:
+            return
+        if message.role != self._role:
+            self._role = message.role
+            # NUL keeps a text from imitating the beginning of another message.
+            self._hash.update(f"\0{message.role}\0".encode())
+        self._hash.update(whole.encode("utf-8", "replace"))
+
+    def digest(self) -> str:
+        """Return the digest of all added messages."""
+        return self._hash.hexdigest()
 
 
 def _media_digest(media: Media) -> str:

@@ -18,6 +18,8 @@ NO_EXTRA: Extra = {}
 REASONING_DROPPED = "reasoning of earlier turns was left out: the upstream takes only its own"
 
 
+# Parts are stored as JSON, with the name of the class in `type` unless another tag is given: a class that gets another
+# name keeps its tag, and a field its stored name.
 class Text(Struct, frozen=True, tag=True):
     """Text; `logprobs` are the log probabilities of its tokens, in the form that all dialects share."""
 
@@ -57,7 +59,7 @@ class Reasoning(Struct, frozen=True, tag=True):
     extra: Extra = NO_EXTRA
 
 
-class ModelRefusal(Struct, frozen=True, tag="Refusal"):  # the tag is stored
+class RefusalPart(Struct, frozen=True, tag="Refusal"):  # the tag is stored
     """The text in which the model declines."""
 
     text: str
@@ -105,7 +107,7 @@ class ApprovalRequestPart(Struct, frozen=True, tag=True):
     call: ToolCall
 
 
-Part: TypeAlias = Text | Media | Reasoning | ModelRefusal | ToolCall | ToolResult | Opaque | ApprovalRequestPart
+Part: TypeAlias = Text | Media | Reasoning | RefusalPart | ToolCall | ToolResult | Opaque | ApprovalRequestPart
 
 
 class Message(Struct, frozen=True):

@@ -10,18 +10,15 @@ import binascii
 import msgspec
 
 from toolgate.conversation.message import ReasoningSignature
-from toolgate.conversation.surrogates import repair_surrogates
+from toolgate.conversation.surrogates import encode_repaired
 
-_PREFIX = "tgseal1."
+_PREFIX = "tgseal1."  # clients keep envelopes in their histories, so an envelope of another form needs another number
 
 
 def wrap_signature(signature: ReasoningSignature) -> str:
     """Encode the signature as one opaque string."""
-    try:
-        text = msgspec.json.encode(signature)
-    except UnicodeEncodeError:  # a lone surrogate, which no provider can have signed
-        text = msgspec.json.encode(repair_surrogates(msgspec.to_builtins(signature)))
-    return _PREFIX + base64.urlsafe_b64encode(text).decode()
+    # A lone surrogate is replaced, which no provider can have signed.
+    return _PREFIX + base64.urlsafe_b64encode(encode_repaired(signature)).decode()
 
 
 def unwrap_signature(envelope: str) -> ReasoningSignature | None:

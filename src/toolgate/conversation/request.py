@@ -99,6 +99,7 @@ def effort_of(thinking: ReasoningSettings) -> str | None:
     if thinking.effort:
         return thinking.effort
     if thinking.budget is not None:
+        # The other way round, `dialects/anthropic` encodes low as 2,048 tokens, medium as 8,192 and high as 16,384.
         return "low" if thinking.budget <= 2048 else "medium" if thinking.budget <= 12288 else "high"
     return None if thinking.adaptive or thinking.summary else "medium"
 
@@ -131,6 +132,7 @@ class RequestSettings(Struct, frozen=True):
 NO_SETTINGS = RequestSettings()
 
 
+# Settings for the account, the cache and the abuse checks of a hosted provider, by their fields in OpenAI's APIs.
 HOSTED_SETTINGS: Mapping[str, str] = {
     "user": "user",
     "service_tier": "service_tier",
@@ -139,7 +141,6 @@ HOSTED_SETTINGS: Mapping[str, str] = {
     "safety_identifier": "safety_identifier",
     "metadata": "metadata",
 }
-"""Settings for the account, the cache and the abuse checks of a hosted provider, by their fields in OpenAI's APIs."""
 
 
 class OptionalSettingsEncoder:
@@ -150,7 +151,7 @@ class OptionalSettingsEncoder:
 
     def __init__(self, **names: str) -> None:
         self._fields = tuple(names)
-        self._read = attrgetter(*names.values())
+        self._read = attrgetter(*names.values())  # of two names or more it returns a tuple
         self._unset = self._read(NO_SETTINGS)
 
     def fields(self, settings: RequestSettings) -> dict[str, Any]:
@@ -166,6 +167,7 @@ class OptionalSettingsEncoder:
         if values == self._unset:
             return []
         given = zip(self._fields, values, strict=True)
+        # False and 0 ask for what happens anyway, and need no warning; a seed of 0 is a seed like any other.
         return [f"{name} has no place here" for name, value in given if value or (name == "seed" and value == 0)]
 
 
@@ -198,5 +200,4 @@ class ModelRequest(Struct, frozen=True):
     tally: UsageTally | None = None
     editor: str | None = None
     request_id: str = ""
-    small: bool = False
-    """Whether it is known to be small, so that it is not measured before it is encoded."""
+    small: bool = False  # known to be small, so that it is not measured before it is encoded

@@ -9,7 +9,9 @@ from hashlib import blake2b
 
 from toolgate.conversation.message import Message, Text, ToolCall
 
-_COUNTED_ENDS = 256  # characters of the beginning and of the end of a long text that enter the digest
+# Characters of the beginning and of the end of a long text that enter the digest. To hash all of it for every request
+# would cost time, and the secret alone keeps marks from being guessed.
+_COUNTED_ENDS = 256
 
 
 def new_secret() -> bytes:
@@ -22,7 +24,7 @@ def wrap_result(text: str, mark: str) -> str:
     return f"<output {mark}>\n{text}\n</output {mark}>"
 
 
-class ResultDelimiters:
+class ResultDelimiterGenerator:
     """Derives marks from a secret and from the conversation so far.
 
     The same conversation has the same marks, so that a longer one begins with the same bytes as a shorter one and the
@@ -45,6 +47,7 @@ class ResultDelimiters:
 
     def mark(self, texts: Sequence[str]) -> str:
         """Return a mark that occurs in none of the texts; every later mark differs."""
+        # `hexdigest` leaves the state as it is, so each update makes the next mark another one.
         self._digest.update(b"results")
         while any((word := self._digest.hexdigest()) in text for text in texts):
             self._digest.update(b"again")

@@ -6,10 +6,10 @@ A declared name is never changed, and a name that could mean two tools matches n
 
 from collections.abc import Collection, Iterable
 
-_MAX_NAME = 512
+_MAX_NAME = 512  # characters: a model in a loop writes names without end
 _MAX_WARNINGS = 16  # in one answer
 _NAMESPACE = "functions."
-_SPECIAL_MARK = "<|"
+_SPECIAL_MARK = "<|"  # begins every special token of gpt-oss
 
 
 def fold_name(name: str) -> str:

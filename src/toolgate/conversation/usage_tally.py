@@ -8,11 +8,11 @@ from msgspec import Struct
 from toolgate.conversation.events import Usage
 
 
-class UnreportedUsage(Protocol):
+class OpenUsageStep(Protocol):
     """A request to an upstream whose usage is not certain yet."""
 
+    # The name of the configured model that was asked, which may be a fallback of the one that the client named.
     model: str
-    """The name of the configured model that was asked, which may be a fallback of the one that the client named."""
 
     async def count(self) -> Usage | None:
         """Count its usage from what was sent and received; never less than the upstream reported."""
@@ -29,20 +29,20 @@ class UsageTally(Struct, eq=False):
     It is a struct because each request makes one, and a struct is made without running Python code.
     """
 
+    # The sum of what is certain.
     usage: Usage | None = None
-    """The sum of what is certain."""
+    # The same by the model that was asked, since each has its own price; "" where that is not known.
     by_model: dict[str, Usage] = {}
-    """The same by the model that was asked, since each has its own price; "" where that is not known."""
-    open_steps: list[UnreportedUsage] = []
-    """The steps whose usage is not certain yet; the model that is asked adds its step here."""
+    # The steps whose usage is not certain yet; the model that is asked adds its step here.
+    open_steps: list[OpenUsageStep] = []
+    # How many questions were sent to models that editors lend, each of which may cost a person something.
     lent: int = 0
-    """How many questions were sent to models that editors lend, each of which may cost a person something."""
+    # Called with the usage and the model of each step when it becomes certain.
     listener: Callable[[Usage, str], None] | None = None
-    """Called with the usage and the model of each step when it becomes certain."""
+    # Returns, as text, what a run may use no more of: the budget of its key; None while something is left.
     used_up: Callable[[], str | None] | None = None
-    """Returns, as text, what a run may use no more of: the budget of its key; None while something is left."""
 
-    def close(self, step: UnreportedUsage, usage: Usage | None) -> None:
+    def close(self, step: OpenUsageStep, usage: Usage | None) -> None:
         """Add the usage of a step and close it; a second call changes nothing."""
         if step in self.open_steps:
             self.open_steps.remove(step)

@@ -23,16 +23,16 @@ from toolgate.conversation.events import (
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest, ToolServer
 from toolgate.conversation.tool_name_matching import CallNameCorrector
-from toolgate.wire.ndjson import NdjsonDecoder
-from toolgate.wire.sse import SseDecoder
-from toolgate.wire.stream_framing import EventFrameDecoder, StreamFrame
+from toolgate.wire.ndjson_decoder import NdjsonDecoder
+from toolgate.wire.received_stream_frames import EventFrameDecoder, ReceivedStreamFrame
+from toolgate.wire.sse_decoder import SseDecoder
 
 Framing: TypeAlias = Literal["sse", "ndjson"]
 
 CALL_NOT_DEMANDED = "the model cannot be made to call a tool"
 
+# A warning as a comment of an event stream. No blank line follows, as old clients read one as an empty event.
 WARNING_COMMENT = b": toolgate-warning: %b\n"
-"""A warning as a comment of an event stream; no blank line follows, as old clients read one as an empty event."""
 
 
 def no_times() -> tuple[float, float]:
@@ -105,7 +105,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     unsupported: tuple[str, ...] = ()
 
 
-class RelayedAnswerCollector:
+class FragmentsForTokenCount:
     """The text fragments of a relayed answer, whose tokens are counted if its upstream does not report them."""
 
     __slots__ = ("calls", "reasoning", "text")
@@ -113,8 +113,7 @@ class RelayedAnswerCollector:
     def __init__(self) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
-        self.calls: dict[Any, list[str]] = {}
-        """The name and the argument fragments of each call."""
+        self.calls: dict[Any, list[str]] = {}  # of each call the name, then its argument fragments
 
     def parts(self) -> list[Part]:
         """Return the fragments as parts."""
@@ -139,8 +138,8 @@ class ServerCodec(Protocol):
     def decode_request(self, body: Any) -> ModelRequest:
         """Decode the body of a request; raise InvalidRequest with the path of the wrong field."""
 
-    def reply_id(self) -> str:
-        """Return a new id for an answer."""
+    def reply_id(self, request_id: str) -> str:
+        """Return an id for the answer to a request."""
 
     def encoder(self, request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
         """Return an encoder for the streamed answer to this request."""
@@ -158,13 +157,13 @@ class ServerCodec(Protocol):
 class UpstreamStreamDecoder(Protocol):
     """Decodes one streamed answer of an upstream."""
 
+    # The answer is complete. Some upstreams keep the connection open behind it, so nothing more is awaited.
     done: bool
-    """The answer is complete: whatever the socket does next, nothing more is awaited."""
 
+    # What the upstream has reported so far: a client that leaves early is charged for it.
     usage: Usage | None
-    """What the upstream has reported so far."""
 
-    def feed(self, frame: StreamFrame) -> list[StepEvent]:
+    def feed(self, frame: ReceivedStreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain; raise UpstreamError if it reports an error."""
 
     def end(self) -> list[StepEvent]:
@@ -199,7 +198,7 @@ class StreamRelay(Protocol):
     def calls(self) -> int:
         """The number of tool calls so far."""
 
-    def feed(self, frame: StreamFrame) -> bytes:
+    def feed(self, frame: ReceivedStreamFrame) -> bytes:
         """Return the frame as the client should receive it; raise UpstreamError if it reports an error."""
 
     def end(self) -> bytes:
@@ -242,30 +241,14 @@ class UpstreamCodec(Protocol):
         """Decode an error response."""
 
 
+# Split a request into one without the tool servers that it names and that are known here, and those servers.
 ExtractServers: TypeAlias = Callable[
     [ModelRequest, Callable[[ToolServer], bool]], tuple[ModelRequest, tuple[ToolServer, ...]]
 ]
 
 
-def _no_servers(
-    request: ModelRequest, is_known: Callable[[ToolServer], bool]
-) -> tuple[ModelRequest, tuple[ToolServer, ...]]:
-    return request, ()
-
-
+# Return the request without what an upstream rejected in it, and a warning; None if nothing can be left out.
 RepairRejected: TypeAlias = Callable[[ModelRequest, UpstreamRejected], tuple[ModelRequest, str] | None]
-
-
-def _cannot_repair(request: ModelRequest, fault: UpstreamRejected) -> None:
-    return None
-
-
-def _decode_no_plain_answer(raw: bytes) -> None:
-    return None
-
-
-def _reads_all(request: ModelRequest) -> bool:
-    return True
 
 
 class UpstreamTokenCountCodec(Protocol):
@@ -288,28 +271,24 @@ class Dialect(Struct, frozen=True):
     server: ServerCodec
     upstream: UpstreamCodec
     framing: Framing = "sse"
+    # Request headers of a client that an upstream of the same dialect should receive.
     forwarded_headers: tuple[str, ...] = ()
-    """Request headers of a client that an upstream of the same dialect should receive."""
+    # No two events may leave in one write, because the dialect's specification forbids it.
     one_event_per_write: bool = False
-    """No two events may leave in one write, because the dialect's specification forbids it."""
+    # The dialect can express calls and results of tools that the server runs.
     native_tools: bool = False
-    """The dialect can express calls and results of tools that the server runs."""
+    # The dialect can ask the client to approve a call.
     native_approvals: bool = False
-    """The dialect can ask the client to approve a call."""
+    # The dialect has a finish reason for a turn that the client should continue.
     native_pause: bool = False
-    """The dialect has a finish reason for a turn that the client should continue."""
-    extract_servers: ExtractServers = _no_servers
-    """Split a request into one without the tool servers that it names and that are known here, and those servers."""
-    reads_server_tools: Callable[[ModelRequest], bool] = _reads_all
-    """Whether the client that sent a request can read calls of server tools."""
-    repair_rejected: RepairRejected = _cannot_repair
-    """The request without what an upstream rejected in it, and a warning; None if nothing can be left out."""
+    extract_servers: ExtractServers = lambda request, is_known: (request, ())
+    # Whether the client that sent a request can read calls of server tools.
+    reads_server_tools: Callable[[ModelRequest], bool] = lambda request: True
+    repair_rejected: RepairRejected = lambda request, fault: None
     token_count: UpstreamTokenCountCodec | None = None
-    decode_plain_answer: Callable[[bytes], ModelResponse | None] = _decode_no_plain_answer
-    """A shorter way to decode a whole answer that is nothing but a text and its usage; None for any other.
-
-    Clients of the dialect may receive the bytes of such an answer unchanged.
-    """
+    # A shorter way to decode a whole answer that is nothing but a text and its usage; None for any other. If the answer
+    # is to be relayed, which the second argument says, a client of the dialect may receive its bytes unchanged.
+    decode_plain_answer: Callable[[bytes, bool], ModelResponse | None] = lambda raw, relayed: None
 
     def frame_decoder(self) -> EventFrameDecoder:
         """Return a decoder that splits a streamed body of this dialect into frames."""

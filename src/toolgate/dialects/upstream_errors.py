@@ -21,8 +21,10 @@ from toolgate.conversation.errors import (
 from toolgate.conversation.request import ModelRequest
 from toolgate.wire.jsontext import decode_event, excerpt
 
+# A faulty upstream must not make clients that obey the header wait for days.
 MAX_RETRY_AFTER = 3600.0
 REDIRECT_CODE = "upstream_redirect"
+# Fields without which a request still means the same, and the settings that they are encoded from.
 _OPTIONAL_FIELDS = {
     "reasoning": "thinking",
     "reasoning_effort": "thinking",
@@ -35,10 +37,11 @@ _OPTIONAL_FIELDS = {
     "logprobs": "logprobs",
     "top_logprobs": "top_logprobs",
 }
-"""Fields without which a request still means the same, and the settings that they are encoded from."""
 
+# The first event of a body such as b'event: error\ndata: {"error": …}\n\n'.
 _EVENT_DATA = re.compile(rb"\A(?:event:[^\n]*\n)?data:([^\n]+)")
 _THINKING_FIELDS = frozenset({"reasoning", "reasoning_effort"})
+# Codes of errors that another attempt or another upstream may not meet; with any other code the request is at fault.
 _BUSY_CODES = {
     "overloaded_error",
     "rate_limit_error",
@@ -73,12 +76,25 @@ def decode_error_response(status: int, headers: Mapping[str, str], body: bytes) 
         error = UpstreamUnavailable(text, code="upstream_auth")
     elif status in (408, 504):
         error = UpstreamTimeout(message, code=code)
-    elif status < 400:
-        error = UpstreamUnavailable(_redirect_message(status, headers), code=REDIRECT_CODE)
+    elif 300 <= status < 400:
+        # The address is shown to a person, so a query, which may have secrets, and user:password@ are left out.
+        location = headers.get("location", "").partition("?")[0].partition("#")[0]
+        shown = "".join([char for char in location if char.isprintable()])[:200]
+        to = f" to {shown}" if shown and "@" not in shown else ""
+        error = UpstreamUnavailable(
+            f"The upstream answered with status {status} and redirects{to}. Redirects are not followed, because "
+            "credentials would go along: set base_url to the final address.",
+            code=REDIRECT_CODE,
+        )
+    elif status < 300:
+        text = f"The upstream answered with status {status}, which is no answer."
+        error = UpstreamUnavailable(text, code=REDIRECT_CODE)
     elif status >= 500:
+        # 529 is Anthropic's for an overloaded API.
         ours = 503 if status in (503, 529) else 502
         error = UpstreamUnavailable(message, code=code or "upstream_error", status=ours, retry_after=wait)
     else:
+        # Other codes, such as 402, 405 or 422, would say something about our own API.
         kept = status if status in (400, 404, 409, 413) else 400
         error = UpstreamRejected(message, code=code, param=param, status=kept)
     error.upstream_status = status
@@ -98,6 +114,7 @@ def without_rejected_settings(
     if request.dialect == dialect or not rejected:
         return None
     # A server that rejects one of the other fields would reject the next one in turn, but it is asked only once more.
+    # Thinking is left out only if it is named: without it the model answers worse.
     others = [name for name in _OPTIONAL_FIELDS if name not in _THINKING_FIELDS]
     names = (*rejected, *(others if set(rejected) - _THINKING_FIELDS else ()))
     given = {
@@ -107,18 +124,6 @@ def without_rejected_settings(
         return None
     settings = replace(request.settings, **dict.fromkeys(given))
     return replace(request, settings=settings), f"{', '.join(given.values())} left out: the upstream refused it"
-
-
-def _redirect_message(status: int, headers: Mapping[str, str]) -> str:
-    location = headers.get("location", "").partition("?")[0].partition("#")[0]
-    shown = "".join([char for char in location if char.isprintable()])[:200]
-    to = f" to {shown}" if shown and "@" not in shown else ""
-    return (
-        f"The upstream answered with status {status} and redirects{to}. Redirects are not followed, because credentials "
-        "would go along: set base_url to the final address."
-        if 300 <= status < 400
-        else f"The upstream answered with status {status}, which is no answer."
-    )
 
 
 def decode_error_object(value: Any) -> UpstreamError:
@@ -150,14 +155,15 @@ def _error_fields(value: Any) -> tuple[str | None, str | None, str | None]:
     match value:
         case str(text):
             return text, None, None
-        case [first, *_]:
+        case [first, *_]:  # Google's APIs wrap an error in a list
             return _error_fields(first)
         case {"error": inner} if inner:
             return _error_fields(inner)
-        case {"response": {"error": dict(inner)}}:
+        case {"response": {"error": dict(inner)}}:  # the event `response.failed`
             return _error_fields(inner)
         case dict():
             message = value.get("message") or value.get("detail") or value.get("msg")
+            # OpenAI has a `code`, Anthropic a `type`; a `code` that is a number repeats the status.
             code = value.get("code") if type(value.get("code")) is str else None
             param = value.get("param")
             kind = value.get("type") if type(value.get("type")) is str and value.get("type") != "error" else None

@@ -14,10 +14,10 @@ from toolgate.conversation.message import ApprovalRequestPart, Message, Part, To
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 
+# What has become of a call of the server's tools; the timeline of a run shows it.
 CallOutcome: TypeAlias = Literal[
     "running", "waiting", "completed", "failed", "denied", "timeout", "cancelled", "unknown"
 ]
-"""What has become of a call of the server's tools."""
 
 _Item = TypeVar("_Item", covariant=True)
 
@@ -38,18 +38,18 @@ class ClosableIterator(Protocol[_Item]):
 class ModelStream(Protocol):
     """The streamed answer of a model, which is read once to its end, or closed."""
 
+    # The name of the upstream that answers, for the log.
     upstream: str
-    """The name of the upstream that answers, for the log."""
 
+    # The wire format of the answer, if it can be relayed in it: then the stream is a `RelayableStream` too.
     dialect: str | None
-    """The wire format of the answer, if it can be relayed in it: then the stream is a `RelayableStream` too."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What could not be sent to the upstream, and what was corrected in its answer, as text; may grow."""
 
+    # The answer has arrived completely: reading it can neither wait nor fail any more.
     whole: bool
-    """The answer has arrived completely: reading it can neither wait nor fail any more."""
 
     def events(self) -> "ClosableIterator[list[StepEvent]]":
         """Yield the step's events in batches, as the network delivered them; raise UpstreamError when it breaks off.

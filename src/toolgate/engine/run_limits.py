@@ -31,8 +31,8 @@ class RunLimits(Struct, frozen=True):
     repeats: int = 3
 
 
-class RunUsage:
-    """What a run has used so far."""
+class RunLimitTracker:
+    """Tracks what a run has used so far, and which limit it would exceed."""
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class RunUsage:
             return f"the limit of {limits.tokens} tokens is reached"
         if limits.seconds and seconds >= limits.seconds:
             return f"the limit of {limits.seconds:g} seconds is reached"
+        # The higher of two sums: `by_model` also has failed requests, but is empty for a run without a tally.
         cost = sum([self._prices.get(model, self._price).of(used) for model, used in by_model.items()])
         if limits.cost and max(cost, self._price.of(usage)) >= limits.cost:
             return f"the limit of {limits.cost:g} in cost is reached"
@@ -78,6 +79,7 @@ class RunUsage:
         self.calls += len(calls)
         repeated = set()
         for call in calls:
+            # By the exact text: a model that is stuck writes the very same arguments, byte by byte.
             self._seen[(call.name, call.arguments)] += 1
             if self._limits.repeats and self._seen[(call.name, call.arguments)] > self._limits.repeats:
                 repeated.add(call.id)

@@ -21,10 +21,16 @@ from toolgate.conversation.events import StepEnd, StepEvent, ToolProgress, Usage
 from toolgate.conversation.history import split_at_waiting_calls, unanswered_calls
 from toolgate.conversation.message import ApprovalRequestPart, Message, Text, ToolCall, ToolResult, is_blank
 from toolgate.conversation.request import ModelRequest, ToolChoice
-from toolgate.engine.ports import CallOutcome, Model, ModelStream, RunJournal, RunObserver, RunTools, UnobservedRun
-from toolgate.engine.presenter import CollectedAnswer, Presentation, RunPresenter, ShownCalls
-from toolgate.engine.run_limits import Price, RunLimits, RunUsage
+from toolgate.engine.client_visible_events import (
+    AlreadySentCalls,
+    ClientVisibleEventFilter,
+    CollectedStepAnswer,
+    Presentation,
+)
+from toolgate.engine.ports import Model, ModelStream, RunJournal, RunObserver, RunTools, UnobservedRun
+from toolgate.engine.run_limits import Price, RunLimits, RunLimitTracker
 
+# These texts are the results of calls that are not run. The model reads them, so each says what to do next.
 INTERRUPTED_CALL = (
     "This call was interrupted and its outcome is unknown: it may or may not have taken effect. "
     "Do not repeat it; find out what happened, or ask the user."
@@ -37,7 +43,8 @@ EMPTY_ANSWER_PROMPT = "Your last answer was empty. Answer the user now."
 REPEATED_CALL = (
     "This very call was made several times already and was not run again: use its result, or do something else."
 )
-_MAX_QUEUED_PROGRESS = 100  # a client that does not read must not make the queue grow without end
+# A client that does not read must not make the queue grow without end; progress that does not fit is dropped.
+_MAX_QUEUED_PROGRESS = 100
 
 
 class EarlierAttempts(Struct, frozen=True):
@@ -53,7 +60,7 @@ class EarlierAttempts(Struct, frozen=True):
     unknown: frozenset[str] = frozenset()
     usage: Usage | None = None
     by_model: Mapping[str, Usage] = {}
-    shown: ShownCalls | None = None
+    shown: AlreadySentCalls | None = None
 
 
 class ToolLoop(Struct, frozen=True):
@@ -95,12 +102,13 @@ class ToolLoopRun:
         self._journal = loop.journal
         self._observer = loop.observer
         self._presentation = loop.presentation
-        self._used = RunUsage(loop.limits, loop.price, loop.prices)
+        # An earlier attempt is part of the run, so its limits include what that has used.
+        self._used = RunLimitTracker(loop.limits, loop.price, loop.prices)
         self._used.add_step(loop.history.usage)
         # A round counts when its calls are run, so the last answer of an earlier attempt does not while it has open calls.
         answers = sum(message.role == "assistant" for message in self._added)
         self._used.rounds = answers - bool(unanswered_calls(self._added))
-        self._presenter = RunPresenter(loop.presentation, loop.tools, request)
+        self._presenter = ClientVisibleEventFilter(loop.presentation, loop.tools, request)
         choice = request.tool_choice
         self._semaphore = asyncio.Semaphore(1 if choice and choice.parallel is False else loop.parallel)
         self._answer: ModelStream | None = None
@@ -113,6 +121,7 @@ class ToolLoopRun:
 
     async def start(self) -> None:
         """Ask the model, unless there are calls to run before, or the run had ended and only the client missed it."""
+        # Awaited before anything is sent, so that an error of the first question becomes the status code of the response.
         if not self._pending_calls() and not self._had_ended():
             await self._ask(self._next_choice() if self._added else self._request.tool_choice)
 
@@ -121,21 +130,28 @@ class ToolLoopRun:
         if self._added or self._answer is None:
             yield self._presenter.replay(self._added, self._history.shown)
         if self._answer is None and self._had_ended():
+            # The answer is recorded and the client has only missed its end, so the model is not asked.
             yield [StepEnd("tool_calls" if _returned_calls(self._added) else "stop", self._used.usage)]
             return
         while True:
             if self._answer is not None:
-                step = CollectedAnswer()
+                step = CollectedStepAnswer()
                 async with aclosing(self._present(self._answer, step)) as batches:
                     async for batch in batches:
                         yield batch
                 self._answer = None
                 self._observer.step_ended(step.end.usage, bool(step.gateway_calls or step.client_calls))
                 if self._would_end_empty(step):
-                    if self._last_round and self._was_empty:
-                        yield await self._end_without_answer(step)
+                    self._used.add_step(step.end.usage)
+                    # An empty answer is not recorded, and the model is asked once more. A second one is an error,
+                    # except where a limit is reached: such a run always ends in an answer, though in one of ours.
+                    if self._was_empty and not self._last_round:
+                        raise EmptyModelAnswer("The model gave an empty answer, and another when it was asked again.")
+                    if self._was_empty:
+                        yield await self._end_without_answer()
                         return
-                    await self._ask_again(step)
+                    self._was_empty = True
+                    await self._ask(self._next_choice(), Message("user", (Text(EMPTY_ANSWER_PROMPT),)))
                     continue
                 if (end := await self._record_step(step)) is not None:
                     yield [end]
@@ -168,28 +184,19 @@ class ToolLoopRun:
         earlier = self._history.messages
         return bool(earlier) and earlier[-1].role == "assistant" and not self._pending_calls()
 
-    def _would_end_empty(self, step: CollectedAnswer) -> bool:
+    def _would_end_empty(self, step: CollectedStepAnswer) -> bool:
         """Return whether the run would end here with neither text for the client nor a call of its tools."""
         if step.end.reason not in ("stop", "tool_calls") or (step.gateway_calls and not self._last_round):
             return False
+        # Text of earlier rounds counts as an answer, since the client has received it.
         earlier = [part for message in self._added if message.role == "assistant" for part in message.parts]
         return all(
             is_blank(part) or (isinstance(part, ToolCall) and part.executor == "gateway")
             for part in (*earlier, *step.parts)
         )
 
-    async def _ask_again(self, step: CollectedAnswer) -> None:
-        """Ask once more for an answer that was empty; a second empty answer is an error."""
-        self._used.add_step(step.end.usage)
-        if self._was_empty:
-            raise EmptyModelAnswer("The model gave an empty answer, and another when it was asked again.")
-        self._was_empty = True
-        choice = ToolChoice("none") if self._last_round else self._next_choice()
-        await self._ask(choice, Message("user", (Text(EMPTY_ANSWER_PROMPT),)))
-
-    async def _end_without_answer(self, step: CollectedAnswer) -> list[StepEvent]:
+    async def _end_without_answer(self) -> list[StepEvent]:
         """End a run whose limit is reached and whose model still does not answer, with a sentence instead of an error."""
-        self._used.add_step(step.end.usage)
         text = (
             f"No answer: {self._reached_limit}, "
             "and the model went on calling tools when it was asked to answer without them."
@@ -200,7 +207,8 @@ class ToolLoopRun:
         return [*self._presenter.notice(text), StepEnd("stop", self._used.usage)]
 
     async def _ask(self, choice: ToolChoice | None, *more: Message) -> None:
-        results = [message for message in itertools.takewhile(_is_result, self._added) if self._later]
+        # What the client sent behind its waiting calls comes after their results, and before the model's next answers.
+        results = list(itertools.takewhile(lambda message: message.role == "tool", self._added)) if self._later else []
         messages = (*self._request.messages, *results, *self._later, *self._added[len(results) :], *more)
         client_tools, offered = self._request.tools, self._tools.offered()
         tools = (*client_tools, *offered) if client_tools else offered
@@ -222,9 +230,10 @@ class ToolLoopRun:
             return ToolChoice("none")
         if choice is None or choice.mode != "required":
             return choice
+        # A model that must call in every round would never answer.
         return ToolChoice(parallel=choice.parallel)
 
-    async def _present(self, answer: ModelStream, step: CollectedAnswer) -> AsyncGenerator[list[StepEvent], None]:
+    async def _present(self, answer: ModelStream, step: CollectedStepAnswer) -> AsyncGenerator[list[StepEvent], None]:
         """Yield one answer of the model as the client receives it, and record it in `step`."""
         try:
             async with aclosing(answer.events()) as batches:
@@ -232,10 +241,11 @@ class ToolLoopRun:
                     if events := self._presenter.present(batch, step, self._last_round):
                         yield events
         finally:
+            # Added again: what was corrected in an answer is known only when it has been read.
             self._add_warnings(answer)
             await answer.aclose()
 
-    async def _record_step(self, step: CollectedAnswer) -> StepEnd | None:
+    async def _record_step(self, step: CollectedStepAnswer) -> StepEnd | None:
         """Record an answer of the model; return the end of the run if there is no call that the gateway runs."""
         end = step.end
         self._used.add_step(end.usage)
@@ -250,6 +260,7 @@ class ToolLoopRun:
             tally = self._request.tally
             await self._journal.answered(self._added[-1], end.usage, tally.by_model if tally else {})
             return None
+        # Calls of the gateway that are not run are left out: the client would wait for results that never come.
         parts = [part for part in step.parts if part not in step.gateway_calls]
         self._added.append(Message("assistant", tuple(parts)))
         await self._journal.finished(self._added, step.client_calls)
@@ -264,6 +275,8 @@ class ToolLoopRun:
         # Recorded before the calls run: if the process dies meanwhile, the same request resumes with these calls.
         if any(call.id not in refusals and self._tools.rules(call.name).needs_record for call in calls):
             await self._journal.progressed(self._added)
+        # Tasks and a queue, not a task group: events are yielded while the calls run. Each task puts None when it is
+        # done, so that the loop below wakes up for its outcome.
         queue: asyncio.Queue[ToolProgress | ToolCall | None] = asyncio.Queue()
         tasks = [asyncio.ensure_future(self._run_call(call, refusals.get(call.id), queue)) for call in calls]
         for task in tasks:
@@ -294,6 +307,7 @@ class ToolLoopRun:
 
     def _refusals(self, calls: Sequence[ToolCall]) -> dict[str, str]:
         """Return why calls are not run, by id: a limit is reached, they repeat, are unknown, incomplete or interrupted."""
+        # The time that approvals take does not count: a person may need hours.
         seconds = time.monotonic() - self._start_time - self._tools.waited_seconds()
         tally = self._request.tally
         by_model = tally.by_model if tally else {}
@@ -304,8 +318,10 @@ class ToolLoopRun:
             refusals = {call.id: f"Not run: {exceeded}. Answer with what you have." for call in calls}
         else:
             refusals = dict.fromkeys(self._used.add_round(calls), REPEATED_CALL)
+        # While only some of the calls repeat, the model has new results to work with.
         self._last_round = len(refusals) == len(calls)
         self._reached_limit = exceeded or "the same call was made again and again"
+        # These replace a limit as the reason, since the model must know whether a call has taken effect.
         # Only calls that may do harm are recorded when they start, so their tools need not be there to be asked again.
         refusals |= {call.id: INTERRUPTED_CALL for call in calls if call.id in self._history.started}
         refusals |= {call.id: INCOMPLETE_CALL for call in calls if call.id in self._incomplete}
@@ -330,7 +346,10 @@ class ToolLoopRun:
             async with self._semaphore:
                 self._observer.call_started(call)
                 outcome = await self._tools.run(call, report, starting)
-            self._observer.call_ended(call.id, _call_outcome(outcome))
+            if isinstance(outcome, ApprovalRequestPart):
+                self._observer.call_ended(call.id, "waiting")
+            else:
+                self._observer.call_ended(call.id, "failed" if outcome.is_error else "completed")
         if isinstance(outcome, ToolResult):
             await self._journal.ended(outcome)
         return outcome
@@ -341,6 +360,7 @@ class ToolLoopRun:
         waiting = [outcome for outcome in outcomes if isinstance(outcome, ApprovalRequestPart)]
         self._added += [Message("tool", (result,)) for result in results]
         returned, approvals = _returned_calls(self._added), [one.id for one in waiting]
+        # The client's own calls come first: without their results the conversation cannot go on, approved or not.
         if returned:
             await self._journal.finished(self._added, returned, approvals)
             return [*self._presenter.waiting(waiting), StepEnd("tool_calls", self._used.usage)]
@@ -348,22 +368,14 @@ class ToolLoopRun:
         if waiting and (self._presentation.native_approvals or pause):
             await self._journal.finished(self._added, (), approvals)  # the client will send all of it back
         elif waiting:
+            # Other clients know of no approvals: they send the same request again, which resumes from here.
             await self._journal.progressed(self._added)
         if waiting:
             return [*self._presenter.waiting(waiting), StepEnd("pause" if pause else "stop", self._used.usage)]
+        # Recorded before the model is asked: if that fails, the same request must not run these calls once more.
         if any(self._tools.rules(result.name or "").needs_record for result in results):
             await self._journal.progressed(self._added)
         return None
-
-
-def _call_outcome(outcome: ToolResult | ApprovalRequestPart) -> CallOutcome:
-    if isinstance(outcome, ApprovalRequestPart):
-        return "waiting"
-    return "failed" if outcome.is_error else "completed"
-
-
-def _is_result(message: Message) -> bool:
-    return message.role == "tool"
 
 
 def _returned_calls(messages: Sequence[Message]) -> list[ToolCall]:

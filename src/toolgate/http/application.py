@@ -12,8 +12,8 @@ from toolgate.auth.active_requests import ActiveRequests
 from toolgate.auth.authenticator import PUBLIC, Authenticator, Caller, digest_of_credential, may_be_stored
 from toolgate.auth.failed_logins import FailedLogins
 from toolgate.conversation.errors import (
-    ClientError,
-    GatewayError,
+    ClientRequestError,
+    InternalGatewayError,
     NotFound,
     RateLimited,
     ToolgateError,
@@ -22,21 +22,20 @@ from toolgate.conversation.errors import (
 from toolgate.http.asgi_types import Receive, Scope, Send
 from toolgate.http.exchange import ClientLeft, Header, HttpExchange
 from toolgate.http.origins import OriginPolicy
-from toolgate.http.request_ids import RequestIds
+from toolgate.http.request_id_generator import RequestIdGenerator
 from toolgate.scheduling import CALLER
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
 
+# Errors that last, but that some clients retry for minutes without a header against it.
 _NOT_RETRYABLE = frozenset({"invalid_api_key", "too_many_wrong_keys", "upstream_auth"})
-"""Errors that last, but that some clients retry for minutes without a header against it."""
 
-
+# Characters of a path up to which the path that was probably meant is looked for: the search takes longer with each.
 _MISTYPED = 80
-"""Characters of a path up to which the path that was probably meant is looked for."""
 
 _VSCODE_CHAT = b"GitHubCopilotChat/"
 
+# Sent by an editor with its own requests.
 EDITOR_HEADER = b"x-toolgate-editor"
-"""Sent by an editor with its own requests."""
 
 
 class AdmittedHttpRequest(Struct, frozen=True):
@@ -68,7 +67,7 @@ class ErrorEncoder(Protocol):
 Handler: TypeAlias = Callable[[AdmittedHttpRequest], Awaitable[None]]
 
 
-class Endpoint(Struct, frozen=True):
+class HttpRoute(Struct, frozen=True):
     """A handler of one method on one path; `{}` in the path is a placeholder, `scope` None needs no key.
 
     With `proves_itself`, a request without a key is let in as well, and its handler demands another proof.
@@ -91,7 +90,7 @@ class Application:
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[HttpRoute],
         error_encoders: Mapping[str, ErrorEncoder],
         authenticator: Authenticator,
         origins: OriginPolicy,
@@ -106,7 +105,14 @@ class Application:
         """
         self.endpoints = tuple(endpoints)
         self._exact = {(one.method, one.path): one for one in endpoints if "{}" not in one.path}
-        self._patterns = [(_pattern(one.path), one) for one in endpoints if "{}" in one.path]
+        self._patterns: list[tuple[re.Pattern[str], HttpRoute]] = []
+        for one in endpoints:
+            if "{}" in one.path:
+                # A placeholder matches a segment, and at the end also slashes, which model names contain.
+                escaped = re.escape(one.path).replace(r"\{\}", "([^/]+)")
+                if one.path.endswith("{}"):
+                    escaped = escaped.removesuffix("([^/]+)") + "(.+)"
+                self._patterns.append((re.compile(escaped), one))
         self._paths = {one.path for one in endpoints}
         self._known_paths = sorted({path for _, path in self._exact})
         self._error_encoders = sorted(error_encoders.items(), key=lambda item: -len(item[0]))
@@ -117,7 +123,7 @@ class Application:
         self._active_by_id = self._active.by_id
         self._find_new_keys = find_new_keys
         self._failed_logins = FailedLogins()
-        self._ids = RequestIds()
+        self._ids = RequestIdGenerator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -135,6 +141,7 @@ class Application:
         except ClientLeft:
             record.note_client_left()
         except asyncio.CancelledError:
+            # Cancelled because the client has left (`cancel_when_client_leaves`), or by the server for another reason.
             if exchange.client_left:
                 record.note_client_left()
             else:
@@ -144,7 +151,7 @@ class Application:
         except Exception as error:  # noqa: BLE001  # the HTTP edge: the client gets an error, the log the traceback
             self._telemetry.crashed(record, error)
             await self._send_error(
-                exchange, record, GatewayError("An internal error occurred; the server's log has it.")
+                exchange, record, InternalGatewayError("An internal error occurred; the server's log has it.")
             )
         finally:
             self._active_by_id.pop(record.request_id, None)
@@ -155,14 +162,19 @@ class Application:
         """Check whether the request may be made, and return its handler's work."""
         if exchange.method == "OPTIONS":
             return exchange.respond(204, b"", self._origins.preflight(exchange.headers))
-        endpoint, arguments = self._find(exchange)
+        method = "GET" if exchange.method == "HEAD" else exchange.method
+        arguments: tuple[str, ...] = ()
+        endpoint = self._exact.get((method, exchange.path))
+        if endpoint is None:
+            endpoint, arguments = self._find(method, exchange.path)
         record.endpoint = endpoint.path
+        # Before the key is checked, so that a web page that may call this server can read that error, too.
         exchange.extra_headers += self._origins.check(exchange.headers, exchange.named)
         scope = endpoint.scope
         if endpoint.proves_itself and not digest_of_credential(exchange.headers):
             scope = None
         try:
-            caller = self._authenticator.authenticate(exchange.headers) if scope else PUBLIC
+            caller = self._authenticator.authenticate(exchange.headers, exchange.named) if scope else PUBLIC
         except Unauthenticated:
             if not may_be_stored(exchange.headers):
                 raise
@@ -170,7 +182,7 @@ class Application:
         return self._serve(exchange, record, endpoint, arguments, caller, scope)
 
     async def _admit_new_key(
-        self, exchange: HttpExchange, record: RequestRecord, endpoint: Endpoint, arguments: tuple[str, ...]
+        self, exchange: HttpExchange, record: RequestRecord, endpoint: HttpRoute, arguments: tuple[str, ...]
     ) -> None:
         """Serve a request whose key another process may have made a moment ago."""
         await self._find_new_keys()
@@ -181,7 +193,7 @@ class Application:
         self,
         exchange: HttpExchange,
         record: RequestRecord,
-        endpoint: Endpoint,
+        endpoint: HttpRoute,
         arguments: tuple[str, ...],
         caller: Caller,
         scope: str | None,
@@ -194,7 +206,8 @@ class Application:
                 self._active.check_share(caller, shared)
             self._active_by_id[record.request_id] = exchange, caller, scope, record
         record.caller = caller.name
-        CALLER.set(caller.name)
+        if CALLER.get() != caller.name:  # a connection's requests share a context, and most have one caller
+            CALLER.set(caller.name)
         return endpoint.handler(AdmittedHttpRequest(exchange, caller, record, arguments))
 
     def _count_failure(self, scope: Scope, exchange: HttpExchange, error: Unauthenticated) -> ToolgateError:
@@ -207,19 +220,16 @@ class Application:
             return too_many
         return error
 
-    def _find(self, exchange: HttpExchange) -> tuple[Endpoint, tuple[str, ...]]:
-        method = "GET" if exchange.method == "HEAD" else exchange.method
-        endpoint = self._exact.get((method, exchange.path))
-        if endpoint is not None:
-            return endpoint, ()
+    def _find(self, method: str, path: str) -> tuple[HttpRoute, tuple[str, ...]]:
+        """Return the endpoint of a path with placeholders, and their values; raise what is wrong with the path."""
         for pattern, candidate in self._patterns:
-            if candidate.method == method and (found := pattern.fullmatch(exchange.path)):
+            if candidate.method == method and (found := pattern.fullmatch(path)):
                 return candidate, found.groups()
-        if exchange.path in self._paths or any(p.fullmatch(exchange.path) for p, _ in self._patterns):
-            raise ClientError(f"{exchange.path} does not take {method}.", status=405, code="method_not_allowed")
-        near = get_close_matches(exchange.path, self._known_paths, 1, 0.8) if len(exchange.path) <= _MISTYPED else []
+        if path in self._paths or any(pattern.fullmatch(path) for pattern, _ in self._patterns):
+            raise ClientRequestError(f"{path} does not take {method}.", status=405, code="method_not_allowed")
+        near = get_close_matches(path, self._known_paths, 1, 0.8) if len(path) <= _MISTYPED else []
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise NotFound(f"There is no {exchange.path[:200]!r} here.{hint}", code="unknown_url")
+        raise NotFound(f"There is no {path[:200]!r} here.{hint}", code="unknown_url")
 
     def error_encoder(self, path: str) -> ErrorEncoder:
         """Return the encoder of errors at a path; for what is no path, such as `*`, the one of `/`."""
@@ -228,6 +238,7 @@ class Application:
 
     async def _send_error(self, exchange: HttpExchange, record: RequestRecord, error: ToolgateError) -> None:
         record.note_error(error)
+        # A stream that has started ends with an error event of its dialect, which its handler sends.
         if exchange.started:
             return
         headers: list[Header] = []
@@ -259,9 +270,3 @@ def with_rights(caller: Caller, headers: Mapping[bytes, bytes]) -> Caller:
     if EDITOR_HEADER in headers or (b"origin" in headers and not caller.credential):
         return caller.without_editor()
     return caller
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    """Compile a path: a placeholder matches a segment, and at the end also slashes, which model names contain."""
-    escaped = re.escape(path).replace(r"\{\}", "([^/]+)")
-    return re.compile(escaped.removesuffix("([^/]+)") + "(.+)" if path.endswith("{}") else escaped)

@@ -76,6 +76,7 @@ class ConnectionDeadlines:
         """Give the client its time for what it has begun to send; more bytes of a head do not buy more time."""
         limits = self._limits
         if phase == BODY:
+            # Every piece of a body buys time up to its whole deadline, or one byte at a time would hold a place for ever.
             if before != BODY:
                 self.body_by = now + limits.body_seconds
             self.client_by = min(now + limits.body_idle_seconds, self.body_by)

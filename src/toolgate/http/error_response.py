@@ -13,9 +13,10 @@ import msgspec
 from toolgate.conversation.errors import ToolgateError
 from toolgate.http.request_limits import Headers
 
+# Returns the status and the JSON body of an error at a path, which is None when not even the path could be read.
 EncodeError = Callable[[str | None, ToolgateError], tuple[int, bytes]]
-"""Returns the status and the JSON body of an error at a path, which is None when not even the path could be read."""
 
+# Made once for all: every response begins with one.
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 STATUS_LINES = {status: b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)}
 

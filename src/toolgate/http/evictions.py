@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Protocol
 
 _SCAN_SECONDS = 0.25
-_CHEAP_SCAN = 64
+_CHEAP_SCAN = 64  # with no more connections a scan is never put off
 _SCANNED = 8_192  # connections at most, so that a scan is a short step of the loop
 _CANDIDATES = 256  # kept of a scan, so that closed connections are not kept alive by the thousand
 
@@ -62,6 +62,7 @@ class ConnectionEvictions:
     def _next(self, now: float) -> EvictableConnection | None:
         while self._candidates:
             one = self._candidates.pop()
+            # It may have sent something since the scan.
             if one.overdue_seconds(now):
                 return one
         return None

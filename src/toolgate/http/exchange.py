@@ -11,16 +11,15 @@ from toolgate.conversation.errors import InvalidRequest, WrongMediaType
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.http.asgi_types import Receive, Scope, Send
 from toolgate.http.request_cycle import RESPONSE, SHARED_CONNECTIONS, RequestResponseCycle
-from toolgate.wire.jsontext import decode_body
+from toolgate.wire.decoded_list_cache import DecodedListCache
+from toolgate.wire.jsontext import MAX_DEPTH, decode_body
 
 Header: TypeAlias = tuple[bytes, bytes]
 
 JSON = b"application/json"
+# Content types that programs send when their user names none, such as `curl -d`: JSON is read under them, too.
+# A web page can post a form anywhere without a preflight, so they are rejected if a browser's headers are present.
 _UNSPECIFIED = frozenset(("application/x-www-form-urlencoded", "application/octet-stream"))
-"""Content types that programs send when their user names none, such as `curl -d`: JSON is read under them, too.
-
-A web page can post a form anywhere without a preflight, so they are rejected if a browser's headers are present.
-"""
 _BROWSER = frozenset((b"origin", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site", b"sec-fetch-user"))
 
 
@@ -57,8 +56,8 @@ class HttpExchange:
         self.started = False
         self.received = self.sent = 0  # bytes of bodies
         self.extra_headers: list[Header] = []  # sent with every response
+        # How many connections callers share, if this is one of the last connections, else 0.
         self.shared_connections: int = scope["state"].get(SHARED_CONNECTIONS, 0) if "state" in scope else 0
-        """How many connections callers share, if this is one of the last connections, else 0."""
         self._wrote_at = 0.0
         self._scope = scope
         self._receive = receive
@@ -94,6 +93,7 @@ class HttpExchange:
 
     async def body(self) -> bytes:
         """Return the whole body; its size is limited below ASGI."""
+        # Most bodies are complete before their request runs, and cost no ASGI message.
         whole = self._whole_body()
         if whole is not None:
             return whole
@@ -122,8 +122,8 @@ class HttpExchange:
             self.received += len(whole)
         return whole
 
-    async def json(self) -> Any:
-        """Return the decoded JSON body; WrongMediaType if its content type is another."""
+    async def json(self, tools: DecodedListCache | None = None) -> Any:
+        """Return the decoded JSON body, with tools that are cached; WrongMediaType if its content type is another."""
         content_type = self.named.get(b"content-type", JSON)
         if content_type != JSON and not _is_json(kind := content_type.decode("latin-1")):
             sent_by_a_page = not _BROWSER.isdisjoint(self.named)
@@ -133,8 +133,8 @@ class HttpExchange:
         if not body:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
         if len(body) <= LARGE_BODY:
-            return decode_body(body, self._warn_of_surrogates)
-        return await run_in_thread(decode_body, body, self._warn_of_surrogates)
+            return decode_body(body, self._warn_of_surrogates, tools, max_depth=MAX_DEPTH)
+        return await run_in_thread(decode_body, body, self._warn_of_surrogates, max_depth=MAX_DEPTH)
 
     def _warn_of_surrogates(self) -> None:
         self.extra_headers.append((b"x-toolgate-warning", b"halves of surrogate pairs were replaced by U+FFFD"))
@@ -171,6 +171,7 @@ class HttpExchange:
     async def start(self, content_type: bytes, headers: Iterable[Header] = ()) -> None:
         """Start a streamed response, with headers that keep proxies from buffering it."""
         self.started = True
+        # `x-accel-buffering` is nginx's own: it would hold the stream back until a buffer is full.
         streaming = [(b"content-type", content_type), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         await self._send(
             {"type": "http.response.start", "status": 200, "headers": [*streaming, *self.extra_headers, *headers]}

@@ -34,7 +34,7 @@ class FlowControl:
         self.write_paused = False
         if self._writable is not None:
             self._writable.set()
-            self._writable = None
+            self._writable = None  # those that wait have it; the next pause needs one that is not set
 
     async def drain(self) -> None:
         """Wait until the client has read enough of what was written."""

@@ -35,6 +35,7 @@ class Lifespan:
         self._replied = asyncio.Event()
         self._events.put_nowait({"type": kind})
         reply = asyncio.ensure_future(self._replied.wait())
+        # The task as well: an application that raises, or knows no lifespan, returns without a reply.
         await asyncio.wait({reply, task}, return_when=asyncio.FIRST_COMPLETED)
         reply.cancel()
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from toolgate.conversation.errors import GatewayError
+from toolgate.conversation.errors import InternalGatewayError
 from toolgate.http.asgi_types import AsgiApp
 from toolgate.http.error_response import EncodeError, openai_error_body
 from toolgate.http.lifespan import Lifespan
@@ -25,15 +25,15 @@ from toolgate.http.request_limits import RequestLimits
 from toolgate.http.sockets import BACKLOG, bind, url_of
 from toolgate.scheduling import FairThreads
 
-_FLUSH_SECONDS = 2.0
+_FLUSH_SECONDS = 2.0  # for clients to read the last of their responses
 _IDLE_SECONDS = 0.5  # for requests that are already on their way on idle connections
-_FORCED_SECONDS = 1.0
+_FORCED_SECONDS = 1.0  # for the application to stop after a second signal
 _POLL_SECONDS = 0.02
 _OWN_FILES = 64  # that the process has open beside connections
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class StartupFailed(GatewayError):
+class StartupFailed(InternalGatewayError):
     """The application did not start; it has logged why."""
 
 
@@ -106,6 +106,7 @@ class Listener:
             self._covered[place] = await self._accept(sock)
 
     def _set_date(self) -> None:
+        # Not for every response: it changes once a second.
         self._state.default_headers[:] = [(b"date", formatdate(usegmt=True).encode())]
         self._date_timer = asyncio.get_running_loop().call_later(1, self._set_date)
 
@@ -136,9 +137,20 @@ class Listener:
             server.close()
         for connection in self.connections():
             connection.drain()
+        # Requests may be on their way on connections that are idle here. A listener that retires gives them longer, which a
+        # first signal ends; otherwise that signal has begun the drain, and it takes a second one.
         await self._wait_closed(self._linger_seconds, self._hurried if self._retiring else self._forced)
         await self._finish(self._drain_seconds, with_last_requests=True)
-        await self._cancel_requests()
+        for task in tuple(self._state.tasks):
+            task.cancel("The server is shutting down.")
+        await self._finish(self._end_seconds)  # a cancelled request still sends its error
+        for connection in self.connections():
+            connection.shutdown()
+        if not self._forced.is_set():
+            await self._wait_closed(_FLUSH_SECONDS, self._forced)
+        for connection in self.connections():
+            connection.transport.abort()
+        await asyncio.sleep(0)  # `connection_lost` is called in the next round of the loop
         # A second signal must end the server even if the application does not stop.
         stopping = asyncio.ensure_future(self._lifespan.shutdown())
         forced = asyncio.ensure_future(self._forced.wait())
@@ -165,18 +177,6 @@ class Listener:
             timeout = deadline - loop.time() if len(running) > 1 else _POLL_SECONDS
             await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()
-
-    async def _cancel_requests(self) -> None:
-        for task in tuple(self._state.tasks):
-            task.cancel("The server is shutting down.")
-        await self._finish(self._end_seconds)  # a cancelled request still sends its error
-        for connection in self.connections():
-            connection.shutdown()
-        if not self._forced.is_set():
-            await self._wait_closed(_FLUSH_SECONDS, self._forced)
-        for connection in self.connections():
-            connection.transport.abort()
-        await asyncio.sleep(0)  # `connection_lost` is called in the next round of the loop
 
     async def _wait_closed(self, seconds: float, stop: asyncio.Event) -> None:
         """Wait until every connection is closed, the time is over or `stop` is set."""

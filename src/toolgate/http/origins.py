@@ -14,8 +14,10 @@ from toolgate.conversation.errors import Forbidden, InvalidRequest, MisdirectedR
 
 Header: TypeAlias = tuple[bytes, bytes]
 
+# A name or an address, IPv6 in brackets, and perhaps a port: `localhost:8000`, `[::1]:8000`.
 _HOST = re.compile(rb"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::\d{1,5})?")
 _ORIGIN = re.compile(rb"https?://(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?")
+# Names of headers as RFC 9110 allows them, so that nothing else is sent back to the browser.
 _FIELD_LIST = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
 _EXPOSE = (b"access-control-expose-headers", b"*")
 _METHODS = b"GET, POST, DELETE, OPTIONS"
@@ -72,6 +74,7 @@ class OriginPolicy:
         return response
 
     def _check_host(self, value: bytes | None) -> None:
+        # A page can point a name of its own at 127.0.0.1 (DNS rebinding), and its requests are then of no foreign origin.
         if value is None and not self._open and not self._hosts:
             return  # an old client, and every name is served
         found = _HOST.fullmatch(value or b"")
@@ -112,6 +115,7 @@ def _twice(name: str) -> InvalidRequest:
 
 
 def _cache(good: set[bytes], value: bytes) -> None:
+    # A client that sends many different values empties the cache, and does not make it grow.
     if len(good) >= _CACHED:
         good.clear()
     good.add(value)

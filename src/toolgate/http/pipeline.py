@@ -5,10 +5,11 @@ from collections import deque
 
 from toolgate.http.request_cycle import RequestResponseCycle
 
+# Beyond so many bytes nothing is read: a client that sends requests without end waits in its own kernel.
 _HELD_BYTES = 64 * 1024
 
 
-class RequestPipeline:
+class PipelinedRequestQueue:
     """Requests that wait for their turn, and bytes behind them that were not parsed yet."""
 
     __slots__ = ("_paused", "_transport", "held", "requests")

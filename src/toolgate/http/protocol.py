@@ -18,26 +18,31 @@ import logging
 import socket
 from typing import TypeAlias, cast
 
-from toolgate.conversation.errors import InvalidRequest, Overloaded, ToolgateError
+from toolgate.conversation.errors import GatewayOverloaded, InvalidRequest, ToolgateError
 from toolgate.http import evictions
 from toolgate.http.callback_guard import aborts_on_error
 from toolgate.http.connection_task import ConnectionTask
 from toolgate.http.deadlines import NEVER, ConnectionDeadlines
 from toolgate.http.error_response import encode_error_response, openai_error_body
 from toolgate.http.flow_control import FlowControl
-from toolgate.http.half_close import CHECK_SECONDS, HalfClose
+from toolgate.http.half_close_probe import CHECK_SECONDS, HalfClosedClientProbe
 from toolgate.http.listener_state import ListenerState
-from toolgate.http.pipeline import RequestPipeline
+from toolgate.http.pipeline import PipelinedRequestQueue
 from toolgate.http.request_cycle import SHARED_CONNECTIONS, RequestResponseCycle
 from toolgate.http.request_limits import body_limit, parse_target, path_of
 from toolgate.http.request_reader import BODY, HEAD, IDLE, RequestReader
-from toolgate.http.upgraded_protocol import UpgradedProtocol
+from toolgate.http.upgraded_connection import UpgradedByteReceiver
 
+# Bytes that wait in our own buffer for a slow client: above the first the application waits, below the second it goes on.
 _WRITE_HIGH, _WRITE_LOW = 64 * 1024, 16 * 1024
 _LAST_REQUEST_SECONDS = 0.5  # for one more request of a client that was not sent `connection: close`
 _LINGER_BYTES, _LINGER_SECONDS = 64 * 1024, 2.0
 _LINGER_BODIES = 4  # many clients send a body to its end before they read, and never see a response that resets them
 
+# A connection begins with the first stage and never returns to it:
+#   _READING → _ERROR_QUEUED   a request broke a rule while earlier ones still run
+#   _READING → _UPGRADED       what arrives belongs to a WebSocket
+#   any → _LINGERING           the last bytes are sent, and what arrives is discarded
 _READING, _ERROR_QUEUED, _LINGERING, _UPGRADED = range(4)
 
 _logger = logging.getLogger(__name__)
@@ -48,8 +53,8 @@ class HttpProtocol(asyncio.Protocol):
 
     # Slots: an instance with more than thirty attributes in a dictionary loses CPython's fast access to all of them.
     __slots__ = (
+        "_client_probe",
         "_deadlines",
-        "_half_close",
         "_last_place",
         "_latest",
         "_linger_bytes",
@@ -85,9 +90,9 @@ class HttpProtocol(asyncio.Protocol):
         self._latest: RequestResponseCycle | None = None  # of the request that was read last
         self._running: RequestResponseCycle | None = None
         self._queued_error: ToolgateError | None = None
-        self._half_close: HalfClose | None = None
+        self._client_probe: HalfClosedClientProbe | None = None
         self._upgradable: RequestResponseCycle | None = None
-        self._upgraded: UpgradedProtocol | None = None
+        self._upgraded: UpgradedByteReceiver | None = None
         self._last_place = False
         self._linger_bytes = 0
 
@@ -96,7 +101,7 @@ class HttpProtocol(asyncio.Protocol):
         """Give the client its time for the first head, or send it away when there are too many connections."""
         self.transport = cast(asyncio.Transport, transport)
         self.flow = FlowControl(self.transport)
-        self._pipeline = RequestPipeline(self.transport)
+        self._pipeline = PipelinedRequestQueue(self.transport)
         connections, limits = self.state.connections, self.limits
         connections.add(self)
         connected: socket.socket = transport.get_extra_info("socket")
@@ -109,19 +114,17 @@ class HttpProtocol(asyncio.Protocol):
         now = self.loop.time()
         self._deadlines.client_by = now + limits.head_seconds
         self._deadlines.arm(now)
-        if len(connections) > limits.connections - limits.reserved:
-            self._find_place(now)
-
-    def _find_place(self, now: float) -> None:
-        """Evict an overdue connection, or take one of the last places, or send the client away."""
-        connections = self.state.connections
+        if len(connections) <= limits.connections - limits.reserved:
+            return
+        # An overdue connection makes room. Otherwise the client gets one of the last places, which are for callers that
+        # have less than their share (`ActiveRequests.check_share`), or is sent away.
         overdue = self.state.evictions.choose((one for one in connections if one is not self), len(connections), now)
         if isinstance(overdue, HttpProtocol):
             overdue.expire(now)
-        elif len(connections) <= self.limits.connections:
+        elif len(connections) <= limits.connections:
             self._last_place = True
         else:
-            self.send_error(Overloaded("Too many connections; try again shortly.", retry_after=1), None)
+            self.send_error(GatewayOverloaded("Too many connections; try again shortly.", retry_after=1), None)
 
     def overdue_seconds(self, now: float) -> float:
         """Return for how long the connection has been evictable; 0 if it is not."""
@@ -156,7 +159,7 @@ class HttpProtocol(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Keep a half-closed connection while an HTTP/1.1 client waits for a response."""
         # Some clients shut down their sending side after the request. Others have left, which looks the same at first:
-        # `HalfClose` finds out.
+        # `HalfClosedClientProbe` finds out.
         try:
             running = self._running
             if running is not None and running.more_body:
@@ -164,10 +167,11 @@ class HttpProtocol(asyncio.Protocol):
                 return False
             if running is None or running.http_version != "1.1" or self._upgraded is not None:
                 return False
+            # Otherwise requests that were sent ahead still wait for their responses.
             if not self._pipeline.requests and not self._pipeline.held and self._queued_error is None:
                 running.keep_alive = False
             now = self.loop.time()
-            self._half_close = HalfClose(self.transport, running, now)
+            self._client_probe = HalfClosedClientProbe(self.transport, running, now)
             self._deadlines.check_seconds = CHECK_SECONDS
             self._deadlines.arm(now)
             return True
@@ -188,7 +192,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._running is not None:
             return
         if self._stage == _READING and self._reader.phase == HEAD:
-            self.send_error(Overloaded("The server is shutting down.", retry_after=1), path_of(self._reader.url))
+            self.send_error(GatewayOverloaded("The server is shutting down.", retry_after=1), path_of(self._reader.url))
         self.transport.close()
 
     def abort(self, error: Exception) -> None:
@@ -199,12 +203,17 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Read what belongs to the current request, hold what comes after it, discard what follows an error."""
         try:
-            if self._stage != _READING:
-                self._skip(data)
-            elif self._running is not None and self._must_hold():
-                self._hold(data)
+            if self._stage == _READING:
+                if self._running is not None and self._must_hold():
+                    self._hold(data)
+                else:
+                    self._read(data)
+            elif self._stage == _UPGRADED and self._upgraded is not None:
+                self._upgraded.feed(data)
             else:
-                self._read(data)
+                self._linger_bytes -= len(data)
+                if self._linger_bytes < 0 and self._stage == _LINGERING:
+                    self.transport.abort()
         except Exception as error:  # noqa: BLE001  # as `aborts_on_error`, without a call more for every read
             self.abort(error)
 
@@ -216,14 +225,6 @@ class HttpProtocol(asyncio.Protocol):
     def _hold(self, data: bytes | memoryview) -> None:
         if self._running is None or self._running.keep_alive:  # else nothing after this response will be read
             self._pipeline.hold(data)
-
-    def _skip(self, data: bytes) -> None:
-        if self._stage == _UPGRADED and self._upgraded is not None:
-            self._upgraded.feed(data)
-            return
-        self._linger_bytes -= len(data)
-        if self._linger_bytes < 0 and self._stage == _LINGERING:
-            self.transport.abort()
 
     def _read(self, data: bytes) -> None:
         before, size = self._reader.phase, self.limits.head_bytes
@@ -301,7 +302,7 @@ class HttpProtocol(asyncio.Protocol):
             elif (
                 waiting.requests
                 or waiting.held
-                or self._half_close
+                or self._client_probe
                 or self._reader.phase != IDLE
                 or self._stage != _READING
             ):
@@ -325,7 +326,7 @@ class HttpProtocol(asyncio.Protocol):
             self._read(waiting.release())
         if self._running is None and self._queued_error is not None:
             self.send_error(self._queued_error, path_of(self._reader.url))
-        elif self._running is None and self._half_close:
+        elif self._running is None and self._client_probe:
             self.transport.close()
         elif self._stage == _READING:
             self._set_deadline(before)
@@ -334,10 +335,12 @@ class HttpProtocol(asyncio.Protocol):
         """Answer the request that is being read with an error, after those before it were answered."""
         running, queued = self._running, self._pipeline.requests
         if running is not None and not running.more_body:
+            # The error is of a later request, which may be queued already while its body is still read.
             if queued and queued[-1].more_body:
                 queued.pop()
             self._stage, self._queued_error, self._deadlines.client_by = _ERROR_QUEUED, error, NEVER
         elif running is not None and running.started:
+            # Bytes of its response are sent: an error response would be read as a part of it.
             self.transport.abort()
         elif running is None and self._reader.phase == BODY:
             self._close()  # it was answered before it was read
@@ -362,6 +365,7 @@ class HttpProtocol(asyncio.Protocol):
         if status == 408:
             self.transport.close()  # the client is not sending
         else:
+            # 413 and 415 answer a head whose body is on its way.
             self._linger(_LINGER_BODIES * self.limits.body_bytes if status in (413, 415) else _LINGER_BYTES)
 
     def _close(self) -> None:
@@ -395,14 +399,15 @@ class HttpProtocol(asyncio.Protocol):
         """Return how large a body of the request that was read last may be; so may a WebSocket message."""
         return body_limit(self._reader.url, self.limits)
 
-    def upgrade(self, response: RequestResponseCycle, head: bytes, protocol: UpgradedProtocol) -> None:
-        """Send the head and pass what arrives to `protocol`; `response` lasts as long as the connection."""
+    def upgrade(self, response: RequestResponseCycle, head: bytes, receiver: UpgradedByteReceiver) -> None:
+        """Send the head and pass what arrives to `receiver`; `response` lasts as long as the connection."""
         response.started, response.keep_alive = True, False
-        self._stage, self._upgraded = _UPGRADED, protocol
+        self._stage, self._upgraded = _UPGRADED, receiver
         self._pipeline.requests.clear()
         self.transport.write(head)
+        # A client may send its first messages before it has read the head.
         if held := self._pipeline.release():
-            protocol.feed(held)
+            receiver.feed(held)
 
     def hang_up(self) -> None:
         """Close, after the client had time to read what was sent last, though it may still be sending."""
@@ -427,9 +432,10 @@ class HttpProtocol(asyncio.Protocol):
         """Close the connection if its client has left or missed a deadline; called by the timer."""
         now, due, transport = self.loop.time(), self._deadlines, self.transport
         try:
+            # `close` waits until everything is sent, which a client that does not read would put off for ever.
             if due.stalled_by == NEVER and transport.is_closing():
                 due.watch_writes(transport.get_write_buffer_size(), now)
-            if self._half_close is not None and self._half_close.client_left(self._running, now):
+            if self._client_probe is not None and self._client_probe.client_left(self._running, now):
                 transport.abort()
             elif now >= due.stalled_by:
                 if due.is_stalled(transport.get_write_buffer_size(), now):
@@ -438,6 +444,8 @@ class HttpProtocol(asyncio.Protocol):
             elif now >= due.client_by:
                 self.expire(now)
             elif due.client_by == NEVER and not transport.is_closing():
+                # Only a running request may do without a deadline. Anything else is a defect of this program, after which
+                # the connection must not stay open for ever.
                 running = self._running
                 if running is None or running.complete or (running.task is not None and running.task.done()):
                     _logger.error("Closed a connection that had no deadline and no running request")
@@ -451,7 +459,7 @@ class HttpProtocol(asyncio.Protocol):
         phase, due = self._reader.phase, self._deadlines
         due.client_by = NEVER
         if self._stage == _LINGERING and not self.transport.get_write_buffer_size():
-            self.transport.abort()
+            self.transport.abort()  # the client had its time to read, and has not closed its side
         elif self._stage == _LINGERING or phase == IDLE:
             self.transport.close()
         elif phase == BODY and self.flow.read_paused:

@@ -11,17 +11,17 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from toolgate.conversation.errors import GatewayError, Overloaded, ToolgateError
+from toolgate.conversation.errors import GatewayOverloaded, InternalGatewayError, ToolgateError
 from toolgate.http.asgi_types import AsgiApp, Message, Scope
 from toolgate.http.error_response import STATUS_LINES
 from toolgate.http.flow_control import FlowControl
 from toolgate.http.request_limits import Headers
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# The ASGI extension under which an application finds the response itself: a call costs less than an ASGI message.
 RESPONSE = "toolgate.response"
-"""The ASGI extension under which an application finds the response itself: a call costs less than an ASGI message."""
+# In the ASGI state of a request that came when all but the last connections were taken: how many callers share.
 SHARED_CONNECTIONS = "toolgate.shared_connections"
-"""In the ASGI state of a request that came when all but the last connections were taken: how many callers share."""
 
 _UNREAD_BYTES = 64 * 1024  # of a body, beyond which the connection is not read
 _WITHOUT_BODY = (204, 304)
@@ -130,6 +130,7 @@ class RequestResponseCycle:
 
     def close_after(self) -> None:
         """Close the connection after this response, if its head is not encoded yet."""
+        # A client that was not sent `connection: close` may use the connection for one more request.
         if self._head is None and not self.started:
             self.keep_alive = False
 
@@ -145,21 +146,21 @@ class RequestResponseCycle:
         try:
             await app(scope, self.receive, self.send)
         except asyncio.CancelledError:
-            self._fail(Overloaded("The server is shutting down.", retry_after=1))
+            self._fail(GatewayOverloaded("The server is shutting down.", retry_after=1))
             raise
         except Exception as failure:
             _logger.error("The application failed", exc_info=failure)
-            self._fail(GatewayError("The server failed to answer."))
+            self._fail(InternalGatewayError("The server failed to answer."))
         else:
             if not self.complete and not self.disconnected:
                 _logger.error("The application returned before its response was complete")
-                self._fail(GatewayError("The server failed to answer."))
+                self._fail(InternalGatewayError("The server failed to answer."))
 
     def _fail(self, error: ToolgateError) -> None:
         if self.complete or self.disconnected:
             return
         self.cancelled_on_disconnect = False  # the task is at its end
-        self.disconnect()
+        self.disconnect()  # whatever the application still sends is ignored
         if self.started:
             self.connection.transport.close()  # without a last chunk, so that it is not taken for whole
         else:
@@ -286,7 +287,8 @@ class RequestResponseCycle:
 
 def _join_head(lines: list[bytes], count: int) -> bytes:
     """Join header lines, after checking that no value contains another line."""
+    # Values may come from clients and upstreams: one with a line break could add headers, or a second response.
     head = b"".join(lines)
-    if head.count(b"\n") != count or head.count(b"\r") != count or b"\0" in head:
+    if head.count(b"\n") != count or head.count(b"\r") != count or 0 in head:
         raise RuntimeError("A header of the response contains a line break.")
     return head

@@ -14,9 +14,8 @@ from toolgate.conversation.errors import InvalidRequest, TooLarge, WrongMediaTyp
 
 Headers = list[tuple[bytes, bytes]]
 
-_CODINGS = frozenset((b"transfer-encoding", b"content-encoding"))
-_LIMITED = frozenset((b"host", b"content-length", b"expect", *_CODINGS))
-"""The headers that limit a request; most have others only, and one look-up passes them by."""
+# The headers that are checked; most are others, and one look-up passes them by.
+_CHECKED = frozenset((b"host", b"content-length", b"expect", b"transfer-encoding", b"content-encoding"))
 _CACHED_TARGETS = 256
 _HOST_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]"
 
@@ -29,8 +28,8 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     url_bytes: int = 8 * 1024
     head_seconds: float = 10.0
     body_bytes: int = 10 * 1024 * 1024
+    # Other body sizes by path prefix; the first prefix that matches counts.
     body_bytes_at: tuple[tuple[str, int], ...] = ()
-    """Other body sizes by path prefix; the first prefix that matches counts."""
     body_idle_seconds: float = 30.0
     body_seconds: float = 120.0
     keep_alive_seconds: float = 75.0
@@ -52,7 +51,7 @@ def check_head(version: str, url: bytes, headers: Headers, limits: RequestLimits
     host: bytes | None = None
     expects_continue = False
     for name, value in headers:
-        if name not in _LIMITED:
+        if name not in _CHECKED:
             continue
         if name == b"host":
             earlier, host = host, value.strip()
@@ -63,8 +62,12 @@ def check_head(version: str, url: bytes, headers: Headers, limits: RequestLimits
                 raise body_too_large(most)
         elif name == b"expect":
             expects_continue = value.strip().lower() == b"100-continue"
-        elif name in _CODINGS:
-            _check_coding(name, value.strip().lower(), version)
+        elif name == b"transfer-encoding":
+            # A coding before "chunked", or a second header, is read differently by different parsers.
+            if value.strip().lower() != b"chunked" or version == "1.0":
+                raise InvalidRequest("The only Transfer-Encoding understood is chunked.", code="malformed_request")
+        elif value.strip().lower() not in (b"", b"identity"):
+            raise WrongMediaType("Compressed request bodies are not accepted; send the body as it is.")
     if host is None and version == "1.1":
         raise InvalidRequest("The Host header is missing.", code="bad_host")
     if not url.startswith(b"/"):
@@ -79,7 +82,7 @@ def parse_target(url: bytes) -> tuple[str, bytes, bytes]:
         raise _bad_target()
     if url.startswith(b"/") or url == b"*":
         raw_path, _, query = url.partition(b"?")
-    else:
+    else:  # `GET http://host/path`, as clients send it to a proxy
         absolute = httptools.parse_url(url)
         raw_path, query = absolute.path or b"/", absolute.query or b""
     path = raw_path.decode("ascii")
@@ -121,15 +124,6 @@ def body_limit(url: bytes, limits: RequestLimits) -> int:
     path = path_of(url) or ""
     sizes = (size for prefix, size in limits.body_bytes_at if path.startswith(prefix))
     return next(sizes, limits.body_bytes)
-
-
-def _check_coding(name: bytes, value: bytes, version: str) -> None:
-    if name == b"transfer-encoding":
-        # A coding before "chunked", or a second header, is read differently by different parsers.
-        if value != b"chunked" or version == "1.0":
-            raise InvalidRequest("The only Transfer-Encoding understood is chunked.", code="malformed_request")
-    elif value not in (b"", b"identity"):
-        raise WrongMediaType("Compressed request bodies are not accepted; send the body as it is.")
 
 
 def _check_authority(url: bytes, host: bytes | None) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import httptools
 
-from toolgate.conversation.errors import GatewayError, InvalidRequest, ToolgateError
+from toolgate.conversation.errors import InternalGatewayError, InvalidRequest, ToolgateError
 from toolgate.http.request_limits import (
     Headers,
     RequestLimits,
@@ -22,13 +22,13 @@ from toolgate.http.request_limits import (
     url_too_long,
 )
 
+# What is being read; a request passes all three phases and ends where it began.
 IDLE, HEAD, BODY = range(3)
-"""What is being read; a request passes all three phases and ends where it began."""
 
 _UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 
 
-class BodyReceiver(Protocol):
+class RequestBodySink(Protocol):
     """Receives a request's body."""
 
     def feed(self, body: bytes) -> None:
@@ -38,9 +38,9 @@ class BodyReceiver(Protocol):
         """Note that the body is complete."""
 
 
-StartRequest = Callable[[str, bool, bool], BodyReceiver]
-"""Called when a head is complete, with the HTTP version, whether the client waits for "100 Continue", and whether the
-connection is kept alive."""
+# Called when a head is complete, with the HTTP version, whether the client waits for "100 Continue", and whether the
+# connection is kept alive.
+StartRequest = Callable[[str, bool, bool], RequestBodySink]
 
 
 class RequestReader:
@@ -70,7 +70,7 @@ class RequestReader:
         self._limits = limits
         self._start = start
         self._on_upgrade_offer = on_upgrade_offer
-        self._body: BodyReceiver | None = None
+        self._body: RequestBodySink | None = None
         self._head_bytes = self._body_bytes = self._skipped_bytes = self._body_limit = self._complete = 0
         self._parser = self._new_parser()
 
@@ -201,10 +201,11 @@ class RequestReader:
 
 
 def _error_of(broken: httptools.HttpParserError) -> ToolgateError:
+    # What a callback above raises comes out of the parser as the context of its own error.
     cause = broken.__context__
     if isinstance(cause, ToolgateError):
         return cause
     if cause is not None and not isinstance(cause, httptools.HttpParserError | UnicodeError):
         logging.getLogger(__name__).error("A request could not be read", exc_info=cause)
-        return GatewayError("The server failed to read the request.")
+        return InternalGatewayError("The server failed to read the request.")
     return InvalidRequest(f"Malformed HTTP request: {broken}.", code="malformed_request")

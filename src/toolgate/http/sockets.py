@@ -2,7 +2,7 @@
 
 import socket
 
-BACKLOG = 2048
+BACKLOG = 2048  # connections that wait to be accepted: many clients may come back at once
 _SEND_BUFFER = 128 * 1024  # in the kernel; without a bound it grows to megabytes for every client that does not read
 
 

@@ -25,20 +25,21 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from toolgate.auth.authenticator import KEY_OFFERED
-from toolgate.conversation.errors import ClientError, InvalidRequest, Overloaded
+from toolgate.conversation.errors import ClientRequestError, GatewayOverloaded, InvalidRequest
 from toolgate.http.callback_guard import aborts_on_error
 from toolgate.http.exchange import Header, HttpExchange
 from toolgate.http.protocol import HttpProtocol
 from toolgate.http.request_cycle import RequestResponseCycle
 from toolgate.http.request_limits import Headers
-from toolgate.http.upgraded_protocol import UpgradedConnection
+from toolgate.http.upgraded_connection import UpgradedConnectionInterface
 
 if TYPE_CHECKING:
     from websockets.frames import Frame
 
+# Close codes of RFC 6455.
 NORMAL, GOING_AWAY, UNSUPPORTED, NOT_TEXT, BROKE_RULES, RESTARTING = 1000, 1001, 1003, 1007, 1008, 1012
-"""Close codes of RFC 6455."""
 
+# RFC 6455 has the server hash this behind the client's key, to prove that it speaks WebSocket.
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _UPGRADE: Header = (b"upgrade", b"websocket")
 _SLICE_BYTES = 1024  # given to the parser at a time: at most 170 frames
@@ -82,7 +83,7 @@ def accept(
     if not isinstance(connection, HttpProtocol) or not connection.may_upgrade(response):
         raise upgrade_required(exchange, "This path speaks WebSocket to a GET: open it with ws:// or wss://.")
     if connection.state.draining:
-        raise Overloaded("The server is shutting down.", retry_after=1)
+        raise GatewayOverloaded("The server is shutting down.", retry_after=1)
     if exchange.named.get(b"sec-websocket-version", b"").strip() != b"13":
         exchange.extra_headers.append((b"sec-websocket-version", b"13"))
         raise upgrade_required(exchange, "Only version 13 of the WebSocket protocol is supported.")
@@ -100,10 +101,10 @@ def accept(
     return socket
 
 
-def upgrade_required(exchange: HttpExchange, message: str) -> ClientError:
+def upgrade_required(exchange: HttpExchange, message: str) -> ClientRequestError:
     """Return the error that makes a client use another transport, and add its header."""
     exchange.extra_headers.append(_UPGRADE)
-    return ClientError(message, status=426, code="upgrade_required")
+    return ClientRequestError(message, status=426, code="upgrade_required")
 
 
 class WebSocket:
@@ -111,7 +112,7 @@ class WebSocket:
 
     def __init__(
         self,
-        connection: UpgradedConnection,
+        connection: UpgradedConnectionInterface,
         response: RequestResponseCycle,
         most: int,
         timeouts: WebSocketTimeouts,
@@ -272,6 +273,7 @@ class WebSocket:
         if self._connection.flow.write_paused and self._parser.state is self._open:
             self._parser.data_to_send()  # drops pongs for a client that does not read
         self._flush()
+        # The time for a message runs from its first byte, however many pieces it comes in.
         unfinished = self._fragments is not None or len(self._parser.reader.buffer) > 0 or bool(self._unread)
         self._incomplete_since = (self._incomplete_since or self._received_at) if unfinished else None
         if self.gone:
@@ -279,6 +281,7 @@ class WebSocket:
         if self._has_enough() and self._parser.state is self._open:
             self._connection.flow.pause_reading()
         elif self._unread:
+            # The turn was used up: what is left is parsed in the next one, and no more is read until then.
             self._connection.flow.pause_reading()
             self._read_later()
         else:
@@ -323,6 +326,7 @@ class WebSocket:
                 self._deliver(whole)
 
     def _deliver(self, message: bytes) -> None:
+        # RFC 6455 demands UTF-8 of a text message, and a character may be cut by a frame: only the whole can be checked.
         try:
             message.decode()
         except UnicodeDecodeError:
@@ -371,6 +375,8 @@ class WebSocket:
 
 def _frame(text: bytes) -> bytes:
     """Encode a message as one frame; `websockets` takes longer for it than making the message took."""
+    # 0x81 is a text frame and the last of its message. The length follows: one byte below 126, otherwise 126 and two
+    # bytes, or 127 and eight. A server does not mask.
     size = len(text)
     if size < 126:
         return b"\x81%c%b" % (size, text)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from toolgate.conversation.errors import RateLimited
 from toolgate.conversation.events import Usage
 from toolgate.engine.run_limits import Price
-from toolgate.http.application import AdmittedHttpRequest, Endpoint, Handler
+from toolgate.http.application import AdmittedHttpRequest, Handler, HttpRoute
 from toolgate.http.exchange import Header, HttpExchange
 from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, RateLimitReservation, RateLimitResult
 from toolgate.limits.local_budgets import BudgetReservation
@@ -22,12 +22,6 @@ from toolgate.limits.prices import cost_of
 from toolgate.limits.request_token_estimate import RequestTokenEstimate, estimate_cost
 from toolgate.limits.sliding_window import SlidingWindow
 from toolgate.telemetry.request_log import RequestRecord
-
-_NAMES = {
-    "requests": "requests per minute",
-    "tokens": "tokens per minute",
-    "concurrency": "requests at a time",
-}
 
 
 class RequestPermit:
@@ -95,8 +89,10 @@ class RequestPermit:
         """Count what the ended request used, and release the rest; a second time does nothing."""
         if self._reservation.settled:
             return
+        # What exceeded the reservation was counted, and spent, at the end of its step.
         self._counters.settle(self._reservation, max(0, _tokens(usage) - self._counted_tokens))
         if self._charged:
+            # `spend` has seen this cost in pieces only, and the next request must reserve as much as all of it.
             self._budgets.note_cost(self._reservation.key, cost)
         left = max(0.0, cost - self._charged)
         if self._budget is not None:
@@ -131,22 +127,34 @@ class AdmissionControl:
 
     def set_limits(self, limits: Mapping[str, KeyLimits]) -> None:
         """Replace the limits, by the names of keys; what was counted stays."""
+        # A key whose limits are all 0 is left out, so that its requests pass after one look-up.
         self._limits = {name: one for name, one in limits.items() if one}
 
-    def wrap(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    def wrap(self, endpoints: Sequence[HttpRoute]) -> list[HttpRoute]:
         """Return the endpoints, with limits around those that use a model or a tool."""
+        # `/mcp` runs the tools that its clients call, without a model.
         limited = [one.method == "POST" and (one.scope == "chat" or one.path == "/mcp") for one in endpoints]
         return [self._wrap(one) if has else one for one, has in zip(endpoints, limited, strict=True)]
 
-    async def admit(self, caller: str, estimate: RequestTokenEstimate, exchange: HttpExchange) -> RequestPermit:
+    async def admit(
+        self, caller: str, limits: KeyLimits, estimate: RequestTokenEstimate, exchange: HttpExchange
+    ) -> RequestPermit:
         """Reserve what a request may use, or raise RateLimited; the response's headers will show the limits."""
-        limits, usage = self._limits[caller], estimate.estimate
+        usage = estimate.estimate
         budget = await self._reserve_budget(caller, limits.budget, estimate, exchange) if limits.budget else None
         try:
             result = await self._counters.reserve(caller, limits, usage.input + usage.output)
             exchange.extra_headers += _rate_limit_headers(result, exchange)
             if result.reservation is None:
-                raise _rate_limited(result, limits)
+                limit, unit = {
+                    "requests": (limits.requests_per_minute, "requests per minute"),
+                    "tokens": (limits.tokens_per_minute, "tokens per minute"),
+                    "concurrency": (limits.concurrency, "requests at a time"),
+                }[result.refused or "requests"]
+                wait = max(1, math.ceil(result.retry_after))
+                raise RateLimited(
+                    f"This key's limit of {limit} {unit} is reached; try again in {wait} s.", retry_after=wait
+                )
         except BaseException:  # also a cancellation: or the amount would stay reserved
             if budget is not None:
                 self._budgets.settle(budget, 0.0)
@@ -172,6 +180,7 @@ class AdmissionControl:
             if limits is None:
                 return None
             now, tokens = time.monotonic_ns(), _tokens(tally.usage)
+            # The tally has the sum of the whole run; the window gets what is new since the last round.
             window.slide(now)
             window.add(now, tokens - counted)
             counted = tokens
@@ -180,6 +189,7 @@ class AdmissionControl:
             if limits.budget is None:
                 return None
             cost = sum([self._price_of(model or record.model).of(usage) for model, usage in tally.by_model.items()])
+            # Up to its reservation, a request is charged at its end: its cost is added, less what was charged already.
             spent = self._budgets.spent(record.caller, limits.budget.period) + cost - charged()
             return "the budget of this key is used up" if spent >= limits.budget.amount else None
 
@@ -203,20 +213,25 @@ class AdmissionControl:
         if held is None:
             self._budgets.spend(record.caller, cost)
 
-    def _wrap(self, endpoint: Endpoint) -> Endpoint:
+    def _wrap(self, endpoint: HttpRoute) -> HttpRoute:
         handler = endpoint.handler
 
+        # Not async: a request without limits would pay for one more coroutine.
         def handle(call: AdmittedHttpRequest) -> Awaitable[None]:
             return self._handle_limited(call, handler) if call.caller.name in self._limits else handler(call)
 
+        # The OpenAPI document shows it as the summary of the endpoint.
         handle.__doc__ = handler.__doc__
         return replace(endpoint, handler=handle)
 
     async def _handle_limited(self, call: AdmittedHttpRequest, handler: Handler) -> None:
         limits = self._limits[call.caller.name]
+        # The body is searched for the model and `max_tokens` only where tokens or money are limited.
         estimate = await estimate_cost(call.exchange, whole=bool(limits.tokens_per_minute or limits.budget))
-        permit = await self.admit(call.caller.name, estimate, call.exchange)
+        # With the limits of its beginning: an admin may have taken them away while the body came.
+        permit = await self.admit(call.caller.name, limits, estimate, call.exchange)
         record = call.record
+        # The handler of a background response asks for it by this id (`keep_reservation`).
         self._permits[record.request_id] = permit
 
         def count(usage: Usage, model: str) -> None:
@@ -261,21 +276,9 @@ def _tokens(usage: Usage | None) -> int:
     return usage.input + usage.output if usage else 0
 
 
-def _rate_limited(result: RateLimitResult, limits: KeyLimits) -> RateLimited:
-    which = result.refused or "requests"
-    limit = {
-        "requests": limits.requests_per_minute,
-        "tokens": limits.tokens_per_minute,
-        "concurrency": limits.concurrency,
-    }[which]
-    wait = max(1, math.ceil(result.retry_after))
-    return RateLimited(
-        f"This key's limit of {limit} {_NAMES[which]} is reached; try again in {wait} s.", retry_after=wait
-    )
-
-
 def _rate_limit_headers(result: RateLimitResult, exchange: HttpExchange) -> list[Header]:
     """Encode the state of the limits: Anthropic's headers for Anthropic's clients, OpenAI's for all others."""
+    # Anthropic's SDKs send the header `anthropic-version` with every request.
     anthropic = exchange.path.startswith("/v1/messages") or b"anthropic-version" in exchange.named
     headers: list[Header] = []
     for kind, state in (("requests", result.requests), ("tokens", result.tokens)):
@@ -286,15 +289,11 @@ def _rate_limit_headers(result: RateLimitResult, exchange: HttpExchange) -> list
             reset = f"{datetime.now(UTC) + timedelta(seconds=math.ceil(state.reset)):%Y-%m-%dT%H:%M:%SZ}"
         else:
             form = f"x-ratelimit-{{}}-{kind}"
-            reset = _duration(state.reset)
+            # OpenAI's form of a duration: `120ms`, `6s`, `1m0s`.
+            whole = math.ceil(state.reset)
+            reset = f"{whole}s" if whole < 60 else f"{whole // 60}m{whole % 60}s"
+            if state.reset < 1:
+                reset = f"{math.ceil(state.reset * 1000)}ms"
         fields = {"limit": str(state.limit), "remaining": str(state.remaining), "reset": reset}
         headers += [(form.format(name).encode(), value.encode()) for name, value in fields.items()]
     return headers
-
-
-def _duration(seconds: float) -> str:
-    """Encode seconds as OpenAI does: `120ms`, `6s`, `1m0s`."""
-    if seconds < 1:
-        return f"{math.ceil(seconds * 1000)}ms"
-    whole = math.ceil(seconds)
-    return f"{whole}s" if whole < 60 else f"{whole // 60}m{whole % 60}s"

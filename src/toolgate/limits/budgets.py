@@ -34,4 +34,4 @@ class Budgets(Protocol):
         """Return the seconds until the next period; None if there is none."""
 
     async def aclose(self) -> None:
-        """Write what is not yet written; Overloaded if that fails."""
+        """Write what is not yet written; GatewayOverloaded if that fails."""

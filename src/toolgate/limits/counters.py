@@ -29,8 +29,8 @@ class RateLimitReservation(Struct):
 
     key: str
     tokens: int
-    slot: int = -1
-    id: str = ""
+    slot: int = -1  # in which the tokens were counted; none if tokens are not limited
+    id: str = ""  # under which several nodes know it
     settled: bool = False
 
 
@@ -106,10 +106,11 @@ class LocalCounters:
         reservation.settled = True
         use = self._use_of(reservation.key)
         use.running -= 1
-        if reservation.slot < 0:
+        if reservation.slot < 0:  # the key had no limit of tokens when the request began
             return
         now = self._clock()
         use.tokens.slide(now)
+        # What was not used returns to the slot that it came from; what was used in addition counts from now on.
         if tokens < reservation.tokens:
             use.tokens.give_back(reservation.slot, reservation.tokens - tokens)
         elif tokens > reservation.tokens:
@@ -137,11 +138,12 @@ class LocalCounters:
 
 def _exceeded(use: _KeyUse, limits: KeyLimits, amount: int, now: int) -> tuple[LimitName | None, float]:
     if limits.concurrency and use.running >= limits.concurrency:
-        return "concurrency", 1.0
+        return "concurrency", 1.0  # a guess: when a running request ends is not known
     limit = limits.requests_per_minute
     if limit and use.requests.used >= limit:
         return "requests", use.requests.fits_in(now, 1, limit)
     limit = limits.tokens_per_minute
+    # The second condition is for an amount of 0, which fits under any limit, but not once the limit is reached.
     if limit and (use.tokens.used + amount > limit or use.tokens.used >= limit):
         return "tokens", use.tokens.fits_in(now, max(amount, 1), limit)
     return None, 0.0

@@ -16,14 +16,15 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation import ids
-from toolgate.conversation.errors import Conflict, InvalidRequest, Overloaded
-from toolgate.http.application import AdmittedHttpRequest, Endpoint, Handler
+from toolgate.conversation.errors import Conflict, GatewayOverloaded, InvalidRequest
+from toolgate.conversation.random_ids import random_suffix
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
+from toolgate.http.application import AdmittedHttpRequest, Handler, HttpRoute
 from toolgate.http.exchange import JSON, Header, HttpExchange
 from toolgate.storage.idempotency import (
     IdempotencyClaimGranted,
-    IdempotencyKeyInUse,
-    IdempotencyKeyReused,
+    IdempotencyClaimMismatch,
+    IdempotencyClaimPending,
     IdempotencyStore,
     StoredIdempotentAnswer,
 )
@@ -33,10 +34,11 @@ from toolgate.telemetry.request_log import RequestRecord
 HEADER = b"idempotency-key"
 REPLAYED: Header = (b"idempotent-replayed", b"true")
 _PURPOSE = "answer of an idempotent request"
+# 1 to 255 printable characters of ASCII, without a blank at either end, which HTTP parsers strip.
 _KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?")
 
 
-class IdempotencyLimits(Struct, frozen=True):
+class IdempotencyPollingLimits(Struct, frozen=True):
     """The largest response that is stored, and for how long and how often a second request polls, in seconds."""
 
     body_bytes: int = 8 * 1024 * 1024
@@ -59,27 +61,29 @@ class Idempotency:
     def __init__(
         self,
         store: IdempotencyStore,
-        options: IdempotencyLimits = IdempotencyLimits(),  # noqa: B008  # an immutable value
-        name: Callable[[], str] = ids.random_suffix,
+        options: IdempotencyPollingLimits = IdempotencyPollingLimits(),  # noqa: B008  # an immutable value
+        name: Callable[[], str] = random_suffix,
     ) -> None:
         """`name` returns a unique holder for each claim."""
         self._store = store
         self._options = options
         self._name = name
-        self._running: dict[tuple[str, str], asyncio.Event] = {}
+        self._running: dict[tuple[str, str], asyncio.Event] = {}  # set when the request of this node has ended
 
-    def wrap(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    def wrap(self, endpoints: Sequence[HttpRoute]) -> list[HttpRoute]:
         """Return the endpoints; those that change or cost something take an Idempotency-Key."""
         suitable = [one.method == "POST" and one.scope is not None and one.path != "/mcp" for one in endpoints]
         return [self._wrap(one) if takes else one for one, takes in zip(endpoints, suitable, strict=True)]
 
-    def _wrap(self, endpoint: Endpoint) -> Endpoint:
+    def _wrap(self, endpoint: HttpRoute) -> HttpRoute:
         handler = endpoint.handler
 
+        # Not async: almost every request comes without a key, and would pay for one more coroutine.
         def handle(call: AdmittedHttpRequest) -> Awaitable[None]:
             key = call.exchange.named.get(HEADER)
             return handler(call) if key is None else self._handle_once(call, handler, key)
 
+        # The OpenAPI document shows it as the summary of the endpoint.
         handle.__doc__ = handler.__doc__
         return replace(endpoint, handler=handle)
 
@@ -91,14 +95,31 @@ class Idempotency:
                 code="invalid_idempotency_key",
             )
         body = await call.exchange.body()
-        request = b"\0".join((call.exchange.path.encode(), call.exchange.query.encode(), body))
-        secret = derive_secret(_PURPOSE, key + b"\0" + request)
+        start = b"\0".join((call.exchange.path.encode(), call.exchange.query.encode(), b""))
+
+        def digests() -> tuple[bytes, bytes]:
+            # Only the same request derives this secret again, so the stored response cannot be read from the database alone.
+            request = start + body
+            return derive_secret(_PURPOSE, key + b"\0" + request), hashlib.sha256(request).digest()
+
+        secret, digest = digests() if len(body) <= LARGE_BODY else await run_in_thread(digests)
         claim = _Claim(call.caller.name, key.decode("ascii"), self._name(), secret)
-        stored = await self._claim(claim, hashlib.sha256(request).digest(), call.exchange)
-        if stored is not None:
-            await _replay(call.exchange, stored)
-        else:
+        stored = await self._claim(claim, digest, call.exchange)
+        if stored is None:
             await self._execute(call, handler, claim, body)
+            return
+        if stored.body is None:
+            raise Conflict(
+                "The first request with this Idempotency-Key was answered, but its answer was too large to be stored.",
+                code="idempotency_not_replayable",
+            )
+        (_, content_type), *headers = stored.headers
+        if not stored.streamed:
+            await call.exchange.respond(stored.status, stored.body, [*headers, REPLAYED], content_type)
+            return
+        await call.exchange.start(content_type, [*headers, REPLAYED])
+        await call.exchange.write(stored.body)
+        await call.exchange.end()
 
     async def _claim(self, claim: _Claim, digest: bytes, exchange: HttpExchange) -> StoredIdempotentAnswer | None:
         """Claim the key, and return None; or return the stored response of an earlier request."""
@@ -108,7 +129,8 @@ class Idempotency:
             match await self._store.claim(claim.owner, claim.key, digest, claim.holder, claim.secret):
                 case IdempotencyClaimGranted():
                     return None
-                case IdempotencyKeyReused():
+                case IdempotencyClaimMismatch():
+                    # 400: an editor shows 422 as a filtered answer, and SDKs send a request again after 409.
                     raise InvalidRequest(
                         "This Idempotency-Key was used for another request; take a new key for a new request.",
                         param="Idempotency-Key",
@@ -116,13 +138,14 @@ class Idempotency:
                     )
                 case StoredIdempotentAnswer() as stored:
                     return stored
-                case IdempotencyKeyInUse() if loop.time() >= until:
+                case IdempotencyClaimPending() if loop.time() >= until:
                     raise Conflict(
                         "The first request with this Idempotency-Key is still running.",
                         code="idempotency_in_progress",
                         retry_after=5,
                     )
-                case IdempotencyKeyInUse():
+                case IdempotencyClaimPending():
+                    # A request whose client has left must not be executed when the key is free.
                     exchange.cancel_when_client_leaves()
                     # The end of a request that runs here is notified; for one on another node the database is polled.
                     running = self._running.get((claim.owner, claim.key))
@@ -144,22 +167,23 @@ class Idempotency:
                 if not recording.stored:  # shielded: a cancelled request must not hold its key until the lease ends
                     await asyncio.shield(self._release(claim))
             finally:
+                # After a lost lease, another request of this node may hold the key by now, with an event of its own.
                 if self._running.get(at) is done:
                     del self._running[at]
                 done.set()
 
     async def _release(self, claim: _Claim) -> None:
-        with suppress(Overloaded):  # the claim expires anyway
+        with suppress(GatewayOverloaded):  # the claim expires anyway
             await self._store.release(claim.owner, claim.key, claim.holder)
 
     async def _renew(self, claim: _Claim) -> None:
         """Renew the claim until it is lost."""
         is_ours = True
         while is_ours:
-            await asyncio.sleep(self._store.lease / 3)
+            await asyncio.sleep(self._store.lease / 3)  # so that one renewal may fail before the lease ends
             try:
                 is_ours = await self._store.renew(claim.owner, claim.key, claim.holder)
-            except Overloaded:  # there is time for another attempt
+            except GatewayOverloaded:  # there is time for another attempt
                 continue
 
 
@@ -205,11 +229,12 @@ class _RecordingExchange(HttpExchange):
         self.started = True
         self._head = [*self.extra_headers, *headers]
         await self._outer.start(content_type, self._head)
-        self._head = [(b"content-type", content_type), *self._head]
+        self._head = [(b"content-type", content_type), *self._head]  # in the order in which a replay reads them
 
     async def write(self, chunk: bytes) -> None:
         """Send a piece of a streamed response."""
         self._size += len(chunk)
+        # Of a response that is too large nothing is kept; the fact that there was one is still stored (`end`).
         if self._size <= self._most:
             self._pieces.append(chunk)
         elif self._pieces:
@@ -231,21 +256,6 @@ class _RecordingExchange(HttpExchange):
         claim = self._claim
         try:
             await self._store.keep(claim.owner, claim.key, claim.holder, answer, claim.secret)
-        except Overloaded:  # a response that cannot be stored is better than none
+        except GatewayOverloaded:  # a response that cannot be stored is better than none
             return
         self.stored = True
-
-
-async def _replay(exchange: HttpExchange, stored: StoredIdempotentAnswer) -> None:
-    if stored.body is None:
-        raise Conflict(
-            "The first request with this Idempotency-Key was answered, but its answer was too large to be stored.",
-            code="idempotency_not_replayable",
-        )
-    (_, content_type), *headers = stored.headers
-    if not stored.streamed:
-        await exchange.respond(stored.status, stored.body, [*headers, REPLAYED], content_type)
-        return
-    await exchange.start(content_type, [*headers, REPLAYED])
-    await exchange.write(stored.body)
-    await exchange.end()

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from toolgate.config import Config
 from toolgate.config.settings import KeySettings
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.engine.run_limits import Price
-from toolgate.http.application import Endpoint
+from toolgate.http.application import HttpRoute
 from toolgate.limits import Budgets, Counters, KeyBudget, KeyLimits, LocalBudgets, LocalCounters, SharedBudgets
 from toolgate.limits.admission import AdmissionControl
 from toolgate.limits.idempotency import Idempotency
 from toolgate.limits.prices import prices_by_name, reservation_prices
-from toolgate.runs.node_id import is_gone, this_node
+from toolgate.runs.node_liveness import is_gone, this_node
 from toolgate.storage.budget_reservations import BudgetReservationStore
 from toolgate.storage.database import Database
 from toolgate.storage.idempotency import IdempotencyStore
@@ -36,7 +36,7 @@ class LimitServices:
         is_alone = shared_counters is None and config.redis is None and config.storage.reveal().startswith("sqlite:")
         self.budgets: Budgets = local if is_alone else SharedBudgets(local, BudgetReservationStore(database))
         self._idempotency = Idempotency(IdempotencyStore(database, is_gone=is_gone), name=this_node)
-        self._stored: dict[str, KeyLimits] = {}
+        self._stored: dict[str, KeyLimits] = {}  # those of the keys in the database
         self._configured: dict[str, KeyLimits] = {}
         self._limits: AdmissionControl | None = None
 
@@ -64,15 +64,16 @@ class LimitServices:
         if self._limits is not None:
             self._limits.set_limits(self._stored | self._configured)
 
-    def wrap(self, endpoints: Sequence[Endpoint], limits: AdmissionControl) -> list[Endpoint]:
+    def wrap(self, endpoints: Sequence[HttpRoute], limits: AdmissionControl) -> list[HttpRoute]:
         """Return the endpoints with limits, and with one execution for each idempotency key."""
+        # Limits are outside, so that a replayed response counts as a request too.
         return limits.wrap(self._idempotency.wrap(endpoints))
 
     async def aclose(self) -> None:
         """Write what was spent; what cannot be written is lost, and that is logged."""
         try:
             await self.budgets.aclose()
-        except Overloaded as error:
+        except GatewayOverloaded as error:
             self._log.error("spending", problem=f"the last spending could not be written: {error.message}")
         await self._counters.aclose()
 
@@ -91,6 +92,7 @@ def _counters(config: Config, telemetry: Telemetry, shared: Counters | None) -> 
     fallback = shared or LocalCounters()
     if config.redis is None:
         return fallback
+    # Imported here: the package `redis` is optional.
     from toolgate.limits.redis_counters import RedisCounters
 
     def warn(problem: str) -> None:

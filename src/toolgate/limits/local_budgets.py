@@ -13,17 +13,17 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
-from toolgate.conversation import ids
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.limits.policy import KeyBudget, Period
 
+# Amounts by key and by the label of a period: "2026-03-01" is a day, "2026-03" a month.
 Sums: TypeAlias = dict[tuple[str, str], float]
-"""Amounts by key and by the label of a period."""
 
-EVER = "ever"
+EVER = "ever"  # the label of the period that never ends
 
 
-class SpendingRepository(Protocol):
+class SpendingStoreProtocol(Protocol):
     """Stores sums, so that they survive a restart."""
 
     async def add(self, amounts: Mapping[tuple[str, str], float]) -> Sums:
@@ -48,7 +48,7 @@ class LocalBudgets:
 
     def __init__(
         self,
-        spendings: SpendingRepository,
+        spendings: SpendingStoreProtocol,
         *,
         every: float = 1.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -59,8 +59,8 @@ class LocalBudgets:
         self._clock = clock
         self._sums: Sums = {}
         self._unwritten: Sums = {}
-        self._reserved: dict[str, tuple[int, float]] = {}
-        self._ids: set[str] = set()
+        self._reserved: dict[str, tuple[int, float]] = {}  # by key: how many requests run, and what they have reserved
+        self._ids: set[str] = set()  # the reservations of this process that are not settled
         self._highest_cost: dict[str, float] = {}
         self._opening = asyncio.Lock()
         self._flushing = asyncio.Lock()
@@ -79,6 +79,7 @@ class LocalBudgets:
 
     async def refresh(self) -> None:
         """Read again what was spent: `toolgate forget` deletes it from the database."""
+        # While amounts are being written they are neither in `_unwritten` nor surely in the database.
         async with self._flushing:
             written = await self._spendings.sums(self.labels())
             self._sums = dict(self._unwritten)
@@ -97,14 +98,19 @@ class LocalBudgets:
         """
         await self.open()
         if self.spent(key, budget.period) >= budget.amount:
-            await self._check_again()
+            # `toolgate forget` may have deleted what was spent; if the database fails, what is known stays.
+            now = asyncio.get_running_loop().time()
+            if now - self._checked_at >= self._every:
+                self._checked_at = now
+                with suppress(GatewayOverloaded):
+                    await self.refresh()
         spent, (running, reserved) = self.spent(key, budget.period), self._reserved.get(key, (0, 0.0))
         cost = self.expected_cost(key, cost)
         # Nothing is awaited between this check and the reservation, so that no other request comes in between.
         if spent >= budget.amount or (running and spent + reserved + cost > budget.amount):
             return None
         self._reserved[key] = (running + 1, reserved + cost)
-        reservation = BudgetReservation(key, budget, cost, id=ids.random_suffix(24))
+        reservation = BudgetReservation(key, budget, cost, id=random_suffix(24))
         self._ids.add(reservation.id)
         return reservation
 
@@ -162,45 +168,40 @@ class LocalBudgets:
             case "day":
                 return (midnight + timedelta(days=1) - now).total_seconds()
             case "month":
+                # No month has more than 31 days, so the 1st and 32 days are always in the next one.
                 next_month = (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
                 return (next_month - now).total_seconds()
             case "total":
                 return None
 
     async def flush(self) -> None:
-        """Write what is not yet written; after Overloaded it is written next time."""
+        """Write what is not yet written; after GatewayOverloaded it is written next time."""
         async with self._flushing:
             amounts, self._unwritten = self._unwritten, {}
             if not amounts:
                 return
             try:
                 sums = await self._spendings.add(amounts)
-            except Overloaded:
+            except GatewayOverloaded:
+                # Added, not assigned: other requests have spent something while this was awaited.
                 for at, amount in amounts.items():
                     self._unwritten[at] = self._unwritten.get(at, 0.0) + amount
                 raise
             self.set_written(sums)  # other processes may write to the same database
 
     async def write_spending(self, key: str) -> None:
-        """Write now if something of this key is not yet written; Overloaded if that fails."""
+        """Write now if something of this key is not yet written; GatewayOverloaded if that fails."""
+        # A write that is under way may have something of this key, so the lock is waited for.
         if any(name == key for name, _ in self._unwritten) or self._flushing.locked():
             # A cancelled write may or may not have been committed.
             await asyncio.shield(asyncio.ensure_future(self.flush()))
 
     async def aclose(self) -> None:
-        """Write what is not yet written; Overloaded if that fails."""
+        """Write what is not yet written; GatewayOverloaded if that fails."""
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.wait({self._writing})
         await self.flush()
-
-    async def _check_again(self) -> None:
-        """Read again what was spent, as often as it is written at most; what is known stays if that fails."""
-        now = asyncio.get_running_loop().time()
-        if now - self._checked_at >= self._every:
-            self._checked_at = now
-            with suppress(Overloaded):
-                await self.refresh()
 
     async def _write_later(self) -> None:
         while self._unwritten:
@@ -208,7 +209,7 @@ class LocalBudgets:
             try:
                 # A cancelled write may or may not have been committed.
                 await asyncio.shield(asyncio.ensure_future(self.flush()))
-            except Overloaded:  # the amounts are written next time
+            except GatewayOverloaded:  # the amounts are written next time
                 continue
 
 

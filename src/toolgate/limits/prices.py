@@ -1,15 +1,16 @@
 """Find the price of a model by any of its names, and compute the cost of a request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from toolgate.config import Config
 from toolgate.engine.run_limits import Price
 from toolgate.telemetry.request_log import RequestRecord
-from toolgate.upstreams.model_names import ModelNames
+from toolgate.upstreams.model_names import ModelNameTable
 
 _FREE = Price()
 
 
+# A function with a name, so that `cost_of` recognizes a configuration without prices and computes nothing.
 def _free(name: str) -> Price:
     return _FREE
 
@@ -18,7 +19,7 @@ def prices_by_name(config: Config) -> Callable[[str], Price]:
     """Return a look-up of prices that finds models as the router does, also by a pattern in an alias."""
     if not any(model.price.input or model.price.output for model in config.models):
         return _free
-    prices = ModelNames(
+    prices = ModelNameTable(
         [(name, Price(model.price.input, model.price.output)) for name, model in config.by_name().items()]
     )
     return lambda name: prices.find(name) or _FREE
@@ -31,8 +32,13 @@ def reservation_prices(config: Config) -> Callable[[str], Price]:
     for name, model in named.items():
         candidates = [model.price, *[named[fallback].price for fallback in model.fallbacks]]
         highest.append((name, Price(max(one.input for one in candidates), max(one.output for one in candidates))))
-    prices = ModelNames(highest)
+    prices = ModelNameTable(highest)
     return lambda name: prices.find(name) or _FREE
+
+
+def cost_of_all(records: Iterable[RequestRecord], price_of: Callable[[str], Price]) -> float:
+    """Return the cost of requests together."""
+    return 0.0 if price_of is _free else sum([cost_of(one, price_of) for one in records])
 
 
 def cost_of(record: RequestRecord, price_of: Callable[[str], Price]) -> float:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from hashlib import sha256
 
-from toolgate.conversation import ids
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.limits.counters import (
     Counters,
     LimitName,
@@ -24,21 +24,24 @@ from toolgate.limits.counters import (
 from toolgate.limits.policy import KeyLimits
 from toolgate.limits.redis_script_runner import LuaScript, RedisScripts
 
+# Seconds that a reply may take; with everything else a request stays under 0.2.
 TIMEOUT = 0.15
-"""Seconds that a reply may take; with everything else a request stays under 0.2."""
 
+# Seconds for which Redis is not used after it failed: in an outage, few requests wait for the timeout.
 PAUSE = 1.0
-"""Seconds for which Redis is not used after it failed."""
 
+# Seconds after which the reservation of a node that died expires.
 LEASE = 900
-"""Seconds after which the reservation of a node that died expires."""
 
+# What the first number of the script's reply means.
 _REFUSALS: tuple[LimitName | None, ...] = (None, "concurrency", "requests", "tokens")
 
+# A window lasts a minute, and its last slot may be a minute ahead after the clock was set back.
 _MAX_MILLIS = 130_000
-"""A window lasts a minute, and its last slot may be a minute ahead after the clock was set back."""
 
-_MAX_COUNT = 2**53
+_MAX_COUNT = 2**53  # numbers of Lua are doubles, which count exactly up to here
+
+# The beginning of both scripts. They use the clock of Redis, so that the clocks of the nodes need not agree.
 
 _WINDOW = """
 local time = redis.call('TIME')
@@ -168,7 +171,7 @@ class RedisCounters:
 
     async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
         """Reserve one request and so many tokens, if every limit allows."""
-        reservation = RateLimitReservation(key, 0, id=ids.random_suffix(24))
+        reservation = RateLimitReservation(key, 0, id=random_suffix(24))
         maxima = (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrency)
         try:
             reply = await self._scripts.run(0, _names(key), [*maxima, tokens, reservation.id, LEASE])
@@ -177,11 +180,19 @@ class RedisCounters:
             raise
         if reply is None or not _is_plausible(reply, tokens):
             return await self._fallback.reserve(key, limits, tokens)
-        return _result(reply, reservation, limits)
+        refused, wait, requests, requests_reset, used, used_reset, slot, amount = reply
+        states = (
+            _state(limits.requests_per_minute, requests, requests_reset),
+            _state(limits.tokens_per_minute, used, used_reset),
+        )
+        if refused:
+            return RateLimitResult(None, _REFUSALS[refused], wait / 1000, *states)
+        reservation.tokens, reservation.slot = amount, slot if limits.tokens_per_minute else -1
+        return RateLimitResult(reservation, None, 0.0, *states)
 
     def settle(self, reservation: RateLimitReservation, tokens: int) -> None:
         """End a reservation whose request used so many tokens; a second time does nothing."""
-        if not reservation.id:
+        if not reservation.id:  # made by the fallback, while Redis was away
             self._fallback.settle(reservation, tokens)
         elif not reservation.settled:
             reservation.settled = True
@@ -222,18 +233,6 @@ def _is_plausible(reply: list[int], tokens: int) -> bool:
         and all(0 <= number <= _MAX_COUNT for number in (requests, used, slot))
         and 0 <= amount <= tokens
     )
-
-
-def _result(reply: list[int], reservation: RateLimitReservation, limits: KeyLimits) -> RateLimitResult:
-    refused, wait, requests, requests_reset, tokens, tokens_reset, slot, amount = reply
-    states = (
-        _state(limits.requests_per_minute, requests, requests_reset),
-        _state(limits.tokens_per_minute, tokens, tokens_reset),
-    )
-    if refused:
-        return RateLimitResult(None, _REFUSALS[refused], wait / 1000, *states)
-    reservation.tokens, reservation.slot = amount, slot if limits.tokens_per_minute else -1
-    return RateLimitResult(reservation, None, 0.0, *states)
 
 
 def _state(limit: int, used: int, reset: int) -> LimitState | None:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from toolgate.pubsub.connect_redis import redis_client
+from toolgate.change_notifications.connect_redis import redis_client
 
-MOST = 256
-"""Scripts of one round trip."""
+MOST = 256  # scripts of one round trip
 
+# In how many steps the timeout is waited for: a busy event loop is late for each, so that its own delay is not counted
+# as one of Redis.
 _WAITS = 16
-"""In how many steps the timeout is waited for: a busy event loop is late for each, so that its own delay is not counted
-as one of Redis."""
 
 
 class _Call(Struct, eq=False):
@@ -75,6 +74,7 @@ class RedisScripts:
         loop = asyncio.get_running_loop()
         call = _Call(script, keys, arguments, loop.create_future())
         self._waiting.append(call)
+        # One task sends for all: what arrives while it waits for a reply goes into its next round trip.
         if self._sending is None or self._sending.done():
             self._sending = loop.create_task(self._send())
         return await call.reply
@@ -124,6 +124,7 @@ class RedisScripts:
             for one in batch:
                 await self._scripts[one.script](one.keys, one.arguments, client=pipeline)
             replies = await pipeline.execute()
+        # Redis may be shared: what another program stored under our names makes a script return something else.
         checked: list[list[int]] = []
         for one, reply in zip(batch, replies, strict=True):
             numbers = reply if type(reply) is list else [reply]

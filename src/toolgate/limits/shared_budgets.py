@@ -8,18 +8,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from toolgate.conversation import ids
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.limits.local_budgets import BudgetReservation, LocalBudgets
 from toolgate.limits.policy import KeyBudget, Period
 
+# The id of a reservation, its key, the labels of the periods, and the cost.
 Settlement: TypeAlias = tuple[str, str, Sequence[str], float]
-"""The id of a reservation, its key, the labels of the periods, and the cost."""
 
 _RETRY_SECONDS = 1.0
 
 
-class ReservationRepository(Protocol):
+class ReservationStoreProtocol(Protocol):
     """Stores the reservations of all nodes; every change is atomic."""
 
     async def reserve(
@@ -34,7 +34,7 @@ class ReservationRepository(Protocol):
 class SharedBudgets:
     """Budgets whose reservations are stored in the database."""
 
-    def __init__(self, local: LocalBudgets, store: ReservationRepository) -> None:
+    def __init__(self, local: LocalBudgets, store: ReservationStoreProtocol) -> None:
         self._local = local
         self._store = store
         self._unsettled: dict[str, Settlement] = {}
@@ -72,7 +72,7 @@ class SharedBudgets:
         """
         await self._local.open()
         await self._local.write_spending(key)
-        reservation = BudgetReservation(key, budget, self._local.expected_cost(key, cost), id=ids.random_suffix(24))
+        reservation = BudgetReservation(key, budget, self._local.expected_cost(key, cost), id=random_suffix(24))
         settled, period = tuple(self._unsettled.values()), self._local.label(budget.period)
         granted, spent = await self._store.reserve(
             reservation.id, key, period, budget.amount, reservation.amount, settled
@@ -92,7 +92,8 @@ class SharedBudgets:
             self._settling = asyncio.get_running_loop().create_task(self._settle())
 
     async def aclose(self) -> None:
-        """Settle what is left; Overloaded if that fails."""
+        """Settle what is left; GatewayOverloaded if that fails."""
+        # If the cancelled write was committed, settling the same reservations again changes nothing.
         if self._settling is not None:
             self._settling.cancel()
             await asyncio.wait({self._settling})
@@ -105,7 +106,7 @@ class SharedBudgets:
             settled = tuple(self._unsettled.values())
             try:
                 await self._store.settle(settled)
-            except Overloaded:  # what is reserved stays so until it is settled
+            except GatewayOverloaded:  # what is reserved stays so until it is settled
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 self._forget(settled)

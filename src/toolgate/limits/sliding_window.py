@@ -7,10 +7,8 @@ A window has at most 601 numbers, however high the limit, and every operation bu
 
 from collections import OrderedDict
 
-SLOT = 100_000_000
-"""The length of a slot in nanoseconds."""
-
-SLOTS = 600
+SLOT = 100_000_000  # the length of a slot in nanoseconds
+SLOTS = 600  # of a minute
 
 
 def seconds(slots: int, now: int) -> float:
@@ -29,6 +27,7 @@ class SlidingWindow:
 
     def slide(self, now: int) -> None:
         """Forget what is older than a minute."""
+        # One slot more than a minute: what was granted at the end of a slot must count for a whole minute.
         expired = now // SLOT - SLOTS - 1
         while self._slots and next(iter(self._slots)) <= expired:
             self.used -= self._slots.popitem(last=False)[1]
@@ -52,6 +51,7 @@ class SlidingWindow:
         excess = self.used + amount - limit
         if excess <= 0:
             return 0.0
+        # Slots are in order of time, since the clock is monotonic: the oldest expire first.
         for slot, granted in self._slots.items():
             excess -= granted
             if excess <= 0:

@@ -16,9 +16,10 @@ from io import FileIO
 
 from toolgate.processes.tree import kill_tree
 
-_CHUNK = 64 * 1024
+_CHUNK = 64 * 1024  # what a pipe of Linux holds
 _MAX_CHUNKS_LEFT = 32  # more than a pipe can hold
 _POLL_SECONDS = 0.02
+# A killed process that waits for a disk or a network file system may need a while to die.
 _KILLED_SECONDS = 5.0
 
 
@@ -80,7 +81,7 @@ class PipeReadTransport(asyncio.ReadTransport):
             data = b""
         if data:
             self._protocol.data_received(data)
-        elif data is not None:
+        elif data is not None:  # None: the pipe is empty, b"": all its writers are gone
             self.close()
         return bool(data)
 
@@ -166,6 +167,7 @@ class ChildProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._readers: list[PipeReadTransport] = []
         self.stdin: PipeWriteTransport | None = None
+        # `theirs` closes the child's ends in any case, `ours` our ends if anything fails before `pop_all`.
         with ExitStack() as ours, ExitStack() as theirs:
             outputs: list[tuple[FileIO, asyncio.Protocol]] = []
 
@@ -249,9 +251,9 @@ class ChildProcess:
                 self._timer = self._loop.call_later(_POLL_SECONDS, self._check_exit)
             return
         self._unwatch()
-        kill_tree(self.pid)
+        kill_tree(self.pid)  # before it is reaped: afterwards its id, and that of its group, may be another's
         self._exited.set_result(self._process.wait())
-        for reader in self._readers:
+        for reader in self._readers:  # a descendant that escaped may hold the pipe open for ever
             reader.finish()
         if self.stdin is not None:
             self.stdin.abort()

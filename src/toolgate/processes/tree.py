@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _ROUNDS = 5
+# From <linux/prctl.h>; Python has no name for it.
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -55,6 +56,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
+    # `4711 (name) S 1 …`: the state follows the name, which may hold parentheses itself.
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] not in ("Z", "X")
     return False

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, error
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from toolgate.conversation.errors import GatewayError
+from toolgate.conversation.errors import InternalGatewayError
 from toolgate.runs.dbos_postgres_database import RETRY_SECONDS, DbosPostgresDatabase
 from toolgate.runs.dbos_sqlite_database import DbosSqliteDatabase
 from toolgate.runs.executor import StepsLost, Work
@@ -28,8 +28,8 @@ from toolgate.storage.sql_engine import unavailable
 
 _T = TypeVar("_T")
 
+# The format of the steps: DBOS gives a run only to nodes that write the same.
 FORMAT = "1"
-"""The format of the steps: DBOS gives a run only to nodes that write the same."""
 
 _WRITERS = 4
 
@@ -44,7 +44,7 @@ async def _run(id: str) -> None:
 
 
 class DbosExecutor:
-    """Executes runs in DBOS (`toolgate.runs.executor.DurableExecutor`)."""
+    """Executes runs in DBOS (`toolgate.runs.executor.DurableRunExecutor`)."""
 
     def __init__(
         self, url: str, node: str, report: Callable[[str], None], *, retry_seconds: float = RETRY_SECONDS
@@ -67,7 +67,7 @@ class DbosExecutor:
     async def open(self, work: Work) -> None:
         """Start DBOS in threads of its own."""
         if _current:
-            raise GatewayError(
+            raise InternalGatewayError(
                 "Another server in this process carries out runs already; give this one its own process."
             )
         _current.append(self)
@@ -106,8 +106,15 @@ class DbosExecutor:
         """Do the work of a workflow, called in the loop of DBOS; an exception leaves the workflow pending."""
         assert self._server_loop is not None
         assert self._work is not None
-        steps = DbosSteps(self._writers, *await _replay(id))
-        work = self._work(id, steps)
+        # The list of steps is read outside of the workflow, in an empty context, where it is no step itself.
+        reading = DBOS.list_workflow_steps_async(id)
+        listing = asyncio.get_running_loop().create_task(reading, context=contextvars.Context())
+        names = {step["function_id"]: step["function_name"] for step in await listing}
+        # DBOS numbers the steps of an execution as they are run: running the written ones again returns their values,
+        # and takes the numbering to where new ones follow. A step that was not written leaves a gap, which is filled.
+        numbers = range(1, max(names, default=0) + 1)
+        values = [await DBOS.run_step_async({"name": names.get(number, "nothing")}, str) for number in numbers]
+        work = self._work(id, DbosStepLog(self._writers, contextvars.copy_context(), values))
 
         async def done() -> None:  # run_coroutine_threadsafe takes a coroutine, and `work` is any awaitable
             await work
@@ -134,7 +141,11 @@ class DbosExecutor:
             self._loop = None
 
     async def _launch(self) -> None:
-        _log_errors_to(self._report)
+        # Only its errors are reported; without a handler DBOS would add one of its own.
+        log = logging.getLogger("dbos")
+        log.propagate = False
+        log.handlers = [_ReportingHandler(self._report)]
+        log.setLevel(logging.ERROR)
         if self._url.startswith("sqlite:"):
             self._database = DbosSqliteDatabase(self._url)
         else:
@@ -164,12 +175,12 @@ class DbosExecutor:
     async def _in_loop(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Run a coroutine in the loop of DBOS."""
         if self._loop is None:
-            raise GatewayError("Runs are not carried out any more.")
+            raise InternalGatewayError("Runs are not carried out any more.")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
 
 
-class DbosSteps:
-    """The steps of one workflow, written from the server's loop, one at a time (`RunStepLog`)."""
+class DbosStepLog:
+    """The steps of one workflow, written from the server's loop, one at a time (`DurableStepLog`)."""
 
     def __init__(self, threads: Executor, context: contextvars.Context, recorded: Sequence[str]) -> None:
         """`context` is that of the workflow: DBOS knows by it which workflow a step belongs to."""
@@ -180,23 +191,33 @@ class DbosSteps:
 
     async def keep(self, name: str, value: str) -> None:
         """Write a step; RunLeaseLost if another execution has replaced this one."""
+        # In turn, since the number of a step is that of its writing, and a context is entered by one thread at a time.
         loop = asyncio.get_running_loop()
         async with self._turn:
             writing = loop.run_in_executor(self._threads, self._context.run, _write_step, name, value)
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
-                await asyncio.gather(writing, return_exceptions=True)  # a context is entered by one thread at a time
+                await asyncio.gather(writing, return_exceptions=True)  # the next step must not be written meanwhile
                 raise
 
 
 def _write_step(name: str, value: str) -> None:
+    # DBOS does not call the function of a step that is stored already, but returns what is stored.
+    written = []
+
+    def write() -> str:
+        written.append(value)
+        return value
+
     try:
-        DBOS.run_step({"name": name}, lambda: value)
+        DBOS.run_step({"name": name}, write)
     except error.DBOSWorkflowConflictIDError:
         raise RunLeaseLost from None
     except SQLAlchemyError as problem:
         raise unavailable("a step could not be stored") from problem
+    if not written:
+        raise RunLeaseLost  # another execution has stored this step
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -219,20 +240,6 @@ async def _start(id: str) -> None:
         await DBOS.start_workflow_async(_run, id)
 
 
-async def _replay(id: str) -> tuple[contextvars.Context, list[str]]:
-    """Return the context in which new steps are written, and the values of those that are written, in their order.
-
-    DBOS numbers the steps of an execution as they are run: running the written ones again returns their values, and takes
-    the numbering to where new ones follow. The list of them is read outside of the workflow, where it is no step itself.
-    """
-    listing = asyncio.get_running_loop().create_task(DBOS.list_workflow_steps_async(id), context=contextvars.Context())
-    names = {step["function_id"]: step["function_name"] for step in await listing}
-    last = max(names, default=0)
-    # A step that was not written leaves a gap in the numbers, which is filled.
-    values = [await DBOS.run_step_async({"name": names.get(number, "nothing")}, str) for number in range(1, last + 1)]
-    return contextvars.copy_context(), values
-
-
 class _ReportingHandler(logging.Handler):
     """Reports the errors that DBOS logs."""
 
@@ -242,11 +249,3 @@ class _ReportingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._report(record.getMessage())
-
-
-def _log_errors_to(report: Callable[[str], None]) -> None:
-    """Report errors of DBOS and drop all else that it logs; without a handler it would add one of its own."""
-    log = logging.getLogger("dbos")
-    log.propagate = False
-    log.handlers = [_ReportingHandler(report)]
-    log.setLevel(logging.ERROR)

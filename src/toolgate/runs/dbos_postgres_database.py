@@ -57,5 +57,6 @@ class DbosPostgresDatabase:
                 connection.commit()  # the pool rolls back what is not committed
                 return connection
             except dialect.loaded_dbapi.OperationalError:
+                # This blocks a thread of DBOS, not an event loop.
                 if not self._ready or self._stopped.wait(self._retry_seconds):
                     raise

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-from toolgate.storage.sqlite_files import make_private
+from toolgate.storage.sqlite_file_permissions import make_private
 
 _CONNECTIONS = 5
-_BUSY_TIMEOUT_MS = 30_000
+_BUSY_TIMEOUT_MS = 30_000  # a node that is frozen during a write keeps its lock
 
 
 class DbosSqliteDatabase:

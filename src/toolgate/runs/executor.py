@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from toolgate.runs.step_records import RunStepLog
+from toolgate.runs.step_records import DurableStepLog
 
-Work: TypeAlias = Callable[[str, RunStepLog], Awaitable[None]]
-"""Does the work of the run with this id and returns when it has ended; an exception leaves the run to another attempt."""
+# Does the work of the run with this id and returns when it has ended; an exception leaves the run to another attempt.
+Work: TypeAlias = Callable[[str, DurableStepLog], Awaitable[None]]
 
 
 class StepsLost(Exception):
     """Steps that were written are gone, so that it is not known what the run has done."""
 
 
-class DurableExecutor(Protocol):
+class DurableRunExecutor(Protocol):
     """Executes runs by their ids and stores their steps."""
 
     async def open(self, work: Work) -> None:
@@ -36,7 +36,7 @@ class DurableExecutor(Protocol):
         """Stop executing; runs that have not ended stay as they are."""
 
 
-class RunExecutor(DurableExecutor, Protocol):
+class RunExecutor(DurableRunExecutor, Protocol):
     """Executes runs, and knows of which there are steps even before it is opened."""
 
     async def known(self) -> Sequence[str]:
@@ -46,14 +46,14 @@ class RunExecutor(DurableExecutor, Protocol):
 class LazyRunExecutor:
     """Makes its executor, which takes a while, when there is a run to execute (`RunExecutor`)."""
 
-    def __init__(self, make: Callable[[], DurableExecutor], known: Callable[[], Awaitable[Sequence[str]]]) -> None:
+    def __init__(self, make: Callable[[], DurableRunExecutor], known: Callable[[], Awaitable[Sequence[str]]]) -> None:
         """`make` is called in a thread; `known` reads the ids of runs with steps without the executor."""
         self._make = make
-        self._made: DurableExecutor | None = None
+        self._made: DurableRunExecutor | None = None
         self._known = known
 
     async def open(self, work: Work) -> None:
-        self._made = await asyncio.to_thread(self._make)
+        self._made = await asyncio.to_thread(self._make)  # importing DBOS takes most of a second
         await self._made.open(work)
 
     async def begin(self, id: str) -> None:
@@ -73,13 +73,13 @@ class LazyRunExecutor:
             await self._made.aclose()
 
     @property
-    def _executor(self) -> DurableExecutor:
+    def _executor(self) -> DurableRunExecutor:
         assert self._made is not None  # opened first
         return self._made
 
 
-class UnrecordedSteps:
-    """Steps that are not stored (`RunStepLog`)."""
+class DiscardingStepLog:
+    """Takes the place of a `DurableStepLog` and stores nothing."""
 
     recorded: Sequence[str] = ()
 
@@ -100,7 +100,7 @@ class InProcessExecutor:
     async def begin(self, id: str) -> None:
         async def execute() -> None:
             assert self._work is not None  # opened first
-            await self._work(id, UnrecordedSteps())
+            await self._work(id, DiscardingStepLog())
 
         task = asyncio.get_running_loop().create_task(execute())
         self._tasks.add(task)

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, ToolCall, ToolResult
 from toolgate.engine.ports import RunJournal
-from toolgate.runs.step_records import CallFinishedStep, CallStartedStep, ModelAnswerStep, RunStepLog, encode_step
+from toolgate.runs.step_records import CallFinishedStep, CallStartedStep, DurableStepLog, ModelAnswerStep, encode_step
 
 
-class StepJournal:
+class DurableRunJournal:
     """Writes steps; what a later request must find is left to the journal of `turns` (`RunJournal`)."""
 
     def __init__(
         self,
-        steps: RunStepLog,
+        steps: DurableStepLog,
         turns: RunJournal,
         mark: Callable[[], Awaitable[int]],
         check: Callable[[], Awaitable[None]],
@@ -31,7 +31,7 @@ class StepJournal:
 
     async def starting(self, call: ToolCall, repeatable: bool) -> None:
         """Write that a call is about to run that may do harm, unless another node has the run."""
-        if repeatable:
+        if repeatable:  # after a crash it is simply run again, so that no step need be written
             await self._check()
         else:
             await self._steps.keep("intent", encode_step(CallStartedStep(call.id)))

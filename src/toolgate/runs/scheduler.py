@@ -12,12 +12,13 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
-from toolgate.runs.executor import RunExecutor, StepsLost, UnrecordedSteps
-from toolgate.runs.step_records import RunStepLog
+from toolgate.runs.executor import DiscardingStepLog, RunExecutor, StepsLost
+from toolgate.runs.step_records import DurableStepLog
 from toolgate.storage.runs import RunLeaseLost, RunStore, StoredRun
 
-EarlyEnd: TypeAlias = Literal["cancelled", "parked", "lost"]
-"""Why a run ends without being performed: parked after too many crashes, lost when its steps are gone."""
+# Why a run ends without being performed: parked after too many crashes, lost when its steps are gone, unreadable when its
+# stored request is.
+EarlyEnd: TypeAlias = Literal["cancelled", "parked", "lost", "unreadable"]
 
 _CANCEL_POLL_SECONDS = 0.1
 _CLEANUP_SECONDS = 3600.0
@@ -34,7 +35,7 @@ class SchedulerOptions(Struct, frozen=True):
 class RunAttempt:
     """One attempt at a run: the claim under which it is made, and the steps that were finished before."""
 
-    def __init__(self, run: StoredRun, steps: RunStepLog) -> None:
+    def __init__(self, run: StoredRun, steps: DurableStepLog) -> None:
         self.run = run
         self.steps = steps
         self.cancelled = False
@@ -74,8 +75,8 @@ class ScheduledRunHandler(Protocol):
         """Store the end of a run without doing its work."""
 
 
-class RunScheduler:
-    """The runs of this node."""
+class LeasedRunScheduler:
+    """Claims runs under a lease, executes them on this node, and resumes those that other nodes have left."""
 
     def __init__(
         self,
@@ -130,7 +131,8 @@ class RunScheduler:
             attempt.cancel()
             await attempt.over.wait()
         elif run is not None and (claimed := await self.store.claim(id, run.steps)) is not None:
-            await self._handler.stop(RunAttempt(claimed, UnrecordedSteps()), "cancelled")
+            # It is queued, and claimed so that no node starts it now.
+            await self._handler.stop(RunAttempt(claimed, DiscardingStepLog()), "cancelled")
         elif run is not None:
             # Another node has it and sees the mark at its next poll; a dead one loses the run with its lease.
             seconds = self.store.lease_seconds + 3 * self._options.look_seconds
@@ -155,7 +157,7 @@ class RunScheduler:
             self._changed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-        self._closed = True
+        self._closed = True  # a workflow that DBOS starts from now on is refused in `_work`
         for task in (*self._starting, *([self._poller] if self._poller else [])):
             task.cancel()
         for attempt in tuple(self._attempts.values()):
@@ -185,8 +187,9 @@ class RunScheduler:
                     self._opened = False
                     raise
 
-    async def _work(self, id: str, steps: RunStepLog) -> None:
+    async def _work(self, id: str, steps: DurableStepLog) -> None:
         """Make one attempt at a run; returning ends it, and raising leaves it to another attempt."""
+        # Read before the claim, which replaces the number of finished steps by what the executor has found.
         known = await self.store.load(id)
         finished = known.steps if known is not None else 0
         run = None if self._closed else await self.store.claim(id, len(steps.recorded))
@@ -210,12 +213,17 @@ class RunScheduler:
                 await self._handler.perform(attempt)
         except asyncio.CancelledError:
             if attempt.released:
-                await self.store.release(id, run.token)
+                await self.store.release(id, run.token)  # another node need not wait for the end of the lease
             known = await self.store.load(id)
             if known is not None and not known.is_over:
                 if not attempt.cancelled:
                     raise
                 await self._handler.stop(attempt, "cancelled")  # the handler had not started its work
+        except (RunLeaseLost, ToolgateError):
+            raise  # another node has it, or the storage is away, which is reported elsewhere
+        except Exception as error:
+            self._report(f"An attempt at the run {id} failed, and another is made: {error!r}")
+            raise
         finally:
             del self._attempts[id]
             attempt.over.set()
@@ -224,7 +232,7 @@ class RunScheduler:
 
     async def _poll_forever(self) -> None:
         clock = asyncio.get_running_loop().time
-        cleaned = -_CLEANUP_SECONDS
+        cleaned = -_CLEANUP_SECONDS  # the first round cleans, too
         while True:
             if clock() - cleaned >= _CLEANUP_SECONDS:
                 cleaned = clock()
@@ -249,7 +257,7 @@ class RunScheduler:
                 await self._executor.resume(abandoned.id, abandoned.started)
             except StepsLost:  # DBOS does not know the workflow, though the run was started
                 if (claimed := await self.store.claim(abandoned.id)) is not None:
-                    await self._handler.stop(RunAttempt(claimed, UnrecordedSteps()), "lost")
+                    await self._handler.stop(RunAttempt(claimed, DiscardingStepLog()), "lost")
             else:
                 self._on_resume(abandoned.id)
         for id in tuple(self._unstarted):  # after an outage this is faster than to wait for the end of the lease
@@ -259,7 +267,7 @@ class RunScheduler:
         if self._ended:
             ended = tuple(self._ended)
             await self._executor.forget(ended)
-            del self._ended[: len(ended)]
+            del self._ended[: len(ended)]  # not cleared: more may have ended meanwhile
 
     async def _delete_leftover_steps(self) -> None:
         """Delete the steps of runs that are not stored any more, or have ended in a process that was killed right then."""

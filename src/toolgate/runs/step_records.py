@@ -34,7 +34,7 @@ class CallStartedStep(Struct, frozen=True, tag="Intended"):
     call: str
 
 
-class CallRerunStep(Struct, frozen=True, tag="Again"):
+class CallRerunApprovedStep(Struct, frozen=True, tag="Again"):
     """A person wants a call of unknown outcome to be run again."""
 
     call: str
@@ -46,12 +46,12 @@ class CallFinishedStep(Struct, frozen=True, tag="Ended"):
     result: ToolResult
 
 
-Step: TypeAlias = ModelAnswerStep | CallStartedStep | CallRerunStep | CallFinishedStep
+Step: TypeAlias = ModelAnswerStep | CallStartedStep | CallRerunApprovedStep | CallFinishedStep
 
 _decoder = msgspec.json.Decoder(Step)
 
 
-class RunStepLog(Protocol):
+class DurableStepLog(Protocol):
     """The steps of one run, as the attempt that makes it reads and writes them."""
 
     @property
@@ -94,12 +94,12 @@ def history_of(steps: Iterable[Step]) -> EarlierAttempts:
                 by_model = asked or by_model
             case CallStartedStep(call):
                 started.add(call)
-            case CallRerunStep(call):
+            case CallRerunApprovedStep(call):
                 started.discard(call)
             case CallFinishedStep(result):
                 results[result.call_id] = result
                 started.discard(result.call_id)
-    if not by_model and usage is not None:
+    if not by_model and usage is not None:  # steps of an earlier version name no models
         by_model = {"": usage}
     added = (*messages, *_in_order(messages, results))
     return EarlierAttempts(added, frozenset(started), usage=usage, by_model=by_model)

@@ -14,24 +14,27 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from toolgate.change_notifications.notifier import ChangeNotifier, wait_for
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Message, ToolCall, ToolResult
+from toolgate.conversation.surrogates import encode_repaired
 from toolgate.engine.ports import CallOutcome
-from toolgate.pubsub.pubsub import PubSub, wait_for
 from toolgate.storage.responses import Write
 from toolgate.storage.run_records import RunKind, RunRecord, RunRecordStore
 from toolgate.storage.runs import State
 
 StepOutcome: TypeAlias = Literal["running", "tool_calls", "answer", "failed"]
 
+# Entries of one timeline; a longer run is still counted.
 MOST_ENTRIES = 2000
-"""Entries of one timeline; a longer run is still counted."""
 
 _MOST_OFFERED = 40
 _MOST_TOOLS = 50
 _MOST_NAME = 128
+# The changes of a step and its calls become one write.
 _FLUSH_SECONDS = 0.2
+# A fraction of the store's `STALE_SECONDS`, after which another node takes a run for cut off.
 _BEAT_SECONDS = 5.0
 _SWEEP_SECONDS = 30.0
 
@@ -75,7 +78,7 @@ _decoder = msgspec.json.Decoder(TimelineEntry)
 
 def encode_entry(entry: TimelineEntry) -> str:
     """Return the entry as it is stored."""
-    return msgspec.json.encode(entry).decode()
+    return encode_repaired(entry).decode()
 
 
 def decode_entries(stored: Iterable[str]) -> list[TimelineEntry]:
@@ -109,6 +112,7 @@ class RunTimeline:
         self._tools: dict[str, None] = dict.fromkeys(msgspec.json.decode(record.tools) if record.tools else ())
         self._input, self._output = record.input_tokens, record.output_tokens
         self._offered: tuple[str, ...] | None = None
+        # The last attempt of each call wins: a call that is run again has several entries.
         self._places = {one.call: place for place, one in enumerate(self.entries) if isinstance(one, TimelineCallEntry)}
         self._interrupted_step = self._close_open()
 
@@ -235,7 +239,7 @@ class RunTimeline:
         results = {p.call_id: p for m in messages for p in m.parts if isinstance(p, ToolResult)}
         now = self._clock()
         known = {one.step: place for place, one in enumerate(self.entries) if isinstance(one, TimelineStepEntry)}
-        first = (self._record.forked_step or 0) + 1
+        first = (self._record.forked_step or 0) + 1  # a fork begins with copied steps, which the messages do not have
         for number, message in enumerate(steps, first):
             calls = [part for part in message.parts if isinstance(part, ToolCall) and part.executor == "gateway"]
             if number not in known:
@@ -276,7 +280,7 @@ class RunTimeline:
         for place, entry in enumerate(self.entries):
             if isinstance(entry, TimelineStepEntry) and entry.outcome == "running":
                 entry.outcome, entry.ended = ("answer" if good else "failed"), self.ended
-                if usage is not None and self._step == 1:
+                if usage is not None and self._step == 1:  # else it is not known which step used how much
                     entry.input_tokens, entry.output_tokens = usage.input, usage.output
                 self.dirty.add(place)
             elif isinstance(entry, TimelineCallEntry) and (entry.outcome == "running" or (_waits(entry) and not good)):
@@ -310,7 +314,7 @@ class RunTimeline:
         return None
 
     def _add(self, entry: TimelineEntry) -> None:
-        if len(self.entries) < MOST_ENTRIES:
+        if len(self.entries) < MOST_ENTRIES:  # the numbers of steps and calls go on to grow
             self.entries.append(entry)
             if isinstance(entry, TimelineCallEntry):
                 self._places[entry.call] = len(self.entries) - 1
@@ -348,17 +352,17 @@ class RunTimelines:
         self,
         store: RunRecordStore,
         put: EnqueueWrite,
-        pubsub: PubSub,
+        notifier: ChangeNotifier,
         cancel: Callable[[str], bool] = lambda run: False,
         report: Callable[[str], None] = lambda problem: None,
     ) -> None:
-        """`put` queues writes, `pubsub` notifies of changes, `cancel` cancels the request of a foreground run here.
+        """`put` queues writes, `notifier` reports changes, `cancel` cancels the request of a foreground run here.
 
         `report` takes problems that are survived, in words for the log.
         """
         self.store = store
         self._put = put
-        self._pubsub = pubsub
+        self._notifier = notifier
         self._cancel = cancel
         self._report = report
         self._live: dict[str, RunTimeline] = {}
@@ -399,7 +403,7 @@ class RunTimelines:
         """Forget a background run: it has ended, or another node continues it."""
         self.flush()
         self._live.pop(id, None)
-        self._pubsub.publish(topic(id))
+        self._notifier.publish(topic(id))
 
     def live(self, id: str) -> RunTimeline | None:
         """Return the timeline of a run that is made here."""
@@ -420,12 +424,12 @@ class RunTimelines:
         record = await self.store.find(id, owner)
         if record is not None:
             failed = msgspec.structs.replace(record, error=error)
-            self._put("run", self.store.saving(failed, ()), 500, written=lambda: self._pubsub.publish(topic(id)))
+            self._put("run", self.store.saving(failed, ()), 500, written=lambda: self._notifier.publish(topic(id)))
 
     async def cancel(self, id: str) -> None:
         """Cancel a foreground run on whichever node has it."""
         if not self._cancel(id) and await self.store.cancel(id):
-            self._pubsub.publish(CANCEL_TOPIC)
+            self._notifier.publish(CANCEL_TOPIC)
 
     def flush(self) -> None:
         """Queue what has changed to be written."""
@@ -437,7 +441,7 @@ class RunTimelines:
             entries = [(place, encode_entry(timeline.entries[place])) for place in sorted(timeline.dirty)]
             timeline.dirty.clear()
             size = 500 + sum([len(entry) for _, entry in entries])
-            notify = partial(self._pubsub.publish, topic(timeline.id))
+            notify = partial(self._notifier.publish, topic(timeline.id))
             self._put("run", self.store.saving(timeline.record(), entries), size, written=notify)
 
     def _open(self, record: RunRecord, entries: Iterable[TimelineEntry]) -> RunTimeline:
@@ -466,8 +470,9 @@ class RunTimelines:
 
     async def _keep_alive(self) -> None:
         """Store again and again that the foreground runs here are alive, and cancel those that another node has marked."""
-        async with self._pubsub.subscribe(CANCEL_TOPIC) as marked:
+        async with self._notifier.subscribe(CANCEL_TOPIC) as marked:
             while runs := self._foreground():
+                # A run that ends within seconds needs no beat, unless it may be the one that is to be cancelled.
                 old = self.store.clock() - _BEAT_SECONDS
                 ids = [run.id for run in runs if marked.is_set() or run.record().created < old]
                 marked.clear()
@@ -491,9 +496,9 @@ class RunTimelines:
 
 
 def topic(id: str) -> str:
-    """Return the topic on which it is published that a run has changed."""
+    """Return the topic of notifications that a run has changed."""
     return f"run/{id}"
 
 
+# The topic of notifications that a foreground run is to be cancelled.
 CANCEL_TOPIC = "runs/cancel"
-"""The topic on which it is published that a foreground run is to be cancelled."""

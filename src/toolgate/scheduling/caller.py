@@ -6,5 +6,5 @@ have no other use for the caller. Nothing but the order of waiting may depend on
 
 from contextvars import ContextVar
 
+# The name of the key; empty for the server's own work.
 CALLER: ContextVar[str] = ContextVar("caller", default="")
-"""The name of the key; empty for the server's own work."""

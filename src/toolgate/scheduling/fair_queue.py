@@ -11,8 +11,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._by_key: dict[str, deque[T]] = {}  # the first key is the next to be served
-        self.size = 0
-        """The number of entries, as an attribute: each released slot reads it, and `len` costs a call."""
+        self.size = 0  # an attribute, because each released slot reads it and `len` costs a call
 
     def __len__(self) -> int:
         return self.size
@@ -33,7 +32,7 @@ class FairQueue(Generic[T]):
         key = next(iter(self._by_key))
         entries = self._by_key.pop(key)
         entry = entries.popleft()
-        if entries:
+        if entries:  # a dict keeps the order of insertion: the key goes behind all others
             self._by_key[key] = entries
         self.size -= 1
         return entry
@@ -49,6 +48,7 @@ class FairQueue(Generic[T]):
 
     def evict_for(self, key: str) -> T | None:
         """Remove the last entry of the key with the most, if that still leaves it no fewer than this key with one more."""
+        # With a smaller difference the two keys would evict each other in turn.
         longest = max(self._by_key, key=self._length, default=None)
         if longest is None or self._length(longest) < self._length(key) + 2:
             return None

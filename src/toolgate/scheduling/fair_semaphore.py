@@ -46,7 +46,7 @@ class FairSemaphore:
                 break
             turn = self._waiting[following][0]
             self._forget(following, turn)
-            if not turn.done():
+            if not turn.done():  # else its task was cancelled and has not run since
                 self._grant(following)
                 turn.set_result(None)
         if not self._held[caller] and caller not in self._waiting:

@@ -20,8 +20,7 @@ class FairSlots:
         self._count = count
         self._max_waiting = waiting
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
-        self.busy = 0
-        """The number of slots in use."""
+        self.busy = 0  # slots in use
 
     @property
     def waiting(self) -> int:
@@ -59,7 +58,7 @@ class FairSlots:
         """Return a slot, or pass it to the caller whose turn it is."""
         while self._queue.size:
             turn = self._queue.take()
-            if not turn.done():
+            if not turn.done():  # else its task was cancelled and has not run since
                 turn.set_result(None)
                 return
         self.busy -= 1

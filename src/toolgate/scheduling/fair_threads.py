@@ -39,6 +39,7 @@ class FairThreads(ThreadPoolExecutor):
             if caller and self._busy[caller] >= self._share:
                 self._waiting.setdefault(caller, deque()).append((future, work))
                 return future
+            # First, since it raises once the executor is shut down; the thread waits for the lock when it ends.
             super().submit(self._run, caller, future, work)
             self._busy[caller] += 1
         return future

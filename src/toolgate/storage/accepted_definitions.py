@@ -19,6 +19,7 @@ class AcceptedDefinitionStore:
     async def load(self, source: str) -> dict[str, bytes] | None:
         """Return the accepted definitions of a source, or None if it was never seen."""
 
+        # A source without tools has no rows in `pins`, and has been seen all the same: a tool that it adds is new.
         def read(db: SqlConnection) -> dict[str, bytes] | None:
             if not db.execute("SELECT 1 FROM pinned_sources WHERE source = ?", (source,)).fetchone():
                 return None

@@ -15,8 +15,8 @@ from toolgate.storage.database import Database, SqlConnection
 _Approval = TypeVar("_Approval", bound=Struct)
 _Grant = TypeVar("_Grant", bound=Struct)
 _Row: TypeAlias = dict[str, Any]
+# By when they were made; or `fair`, where callers take turns and the oldest of each goes first.
 Order: TypeAlias = Literal["asc", "desc", "fair"]
-"""By when they were made; or `fair`, where callers take turns and the oldest of each goes first."""
 
 _EXPIRE = "UPDATE approvals SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires <= :now"
 # Found by an index alone, as are the pages of lists: a caller may have very many approvals with very long arguments, and
@@ -34,17 +34,20 @@ UPDATE approvals SET state = 'consumed' WHERE state = 'approved' AND id =
     (SELECT id FROM approvals WHERE digest = :digest AND state = 'approved' ORDER BY created LIMIT 1)
 RETURNING *
 """
+# A question that has expired is not asked again in the run that asked it.
 _STANDING = """
 SELECT * FROM approvals WHERE digest = :digest AND (state = 'pending' OR (state = 'expired' AND run = :run))
 ORDER BY CASE state WHEN 'pending' THEN 0 ELSE 1 END, created DESC LIMIT 1
 """
-_TELL = """
+# A denial counts for the first run that meets it, which `told` stores; a later run asks the person again.
+_MEET_DENIAL = """
 UPDATE approvals SET told = :run WHERE id =
     (SELECT id FROM approvals
      WHERE digest = :digest AND state = 'denied' AND expires > :now AND (told IS NULL OR told = :run)
      ORDER BY created DESC LIMIT 1)
 RETURNING *
 """
+# Approved ones do not count: the limit is to stop a model that asks for one refused call after the other.
 _COUNT = "SELECT count(*) FROM approvals WHERE run = :run AND state IN ('pending', 'denied', 'expired')"
 _INSERT = """
 INSERT INTO approvals (
@@ -68,6 +71,7 @@ RETURNING id
 """
 _VOID = "UPDATE approvals SET state = 'out_of_scope' WHERE id = :id AND state IN ('pending', 'approved')"
 # Many calls wait and look at their approvals again and again: expiry is read here, and written when a call is claimed.
+# The result has two columns `state`; `_rows` keeps the last one.
 _FIND = """
 SELECT approvals.*, CASE WHEN state IN ('pending', 'approved') AND expires <= :now THEN 'expired' ELSE state END AS state
 FROM approvals WHERE id = :id AND (CAST(:caller AS TEXT) IS NULL OR caller = :caller)
@@ -106,6 +110,7 @@ _GRANT = """
 INSERT INTO grants (id, caller, tool, source, spec, level, place, granted_by, created)
 VALUES (:id, :caller, :tool, :source, :spec, :level, :place, :granted_by, :created)
 """
+# The place is empty where a request has no session or no workspace: such requests must not share a grant.
 _IS_GRANTED = """
 SELECT 1 FROM grants WHERE caller = :caller AND tool = :tool AND source = :source AND spec = :spec AND (
     level = 'always'
@@ -124,7 +129,7 @@ _RESET = "DELETE FROM grants WHERE CAST(:caller AS TEXT) IS NULL OR caller = :ca
 
 
 class ApprovalStore(Generic[_Approval, _Grant]):
-    """Stores approvals and grants (`toolgate.approvals.store.ApprovalRepository`)."""
+    """Stores approvals and grants (`toolgate.approvals.store_protocol.ApprovalStoreProtocol`)."""
 
     def __init__(self, database: Database, approval: type[_Approval], grant: type[_Grant]) -> None:
         """Return records as these types."""
@@ -132,9 +137,21 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         self._approval = approval
         self._grant = grant
 
-    async def claim(self, asked: _Approval, most: int, now: float) -> _Approval | None:
-        values = {**asdict(asked), "now": now}
-        found = await self._database.change(lambda db: _claim(db, values, most))
+    async def claim(self, new: _Approval, limit: int, now: float) -> _Approval | None:
+        values = {**asdict(new), "now": now}
+
+        def claim(db: SqlConnection) -> _Row | None:
+            # What no longer holds goes first, so that no statement below finds it.
+            for text in (_EXPIRE, _VOID_STALE, _FORGET_STALE):
+                db.execute(text, values)
+            for text in (_CONSUME, _STANDING, _MEET_DENIAL):
+                if found := _rows(db, text, values):
+                    return found[0]
+            if db.execute(_COUNT, values).fetchone()[0] >= limit:
+                return None
+            return _rows(db, _INSERT, values)[0]
+
+        found = await self._database.change(claim)
         return None if found is None else self._read(found)
 
     async def use(self, digest: str, now: float) -> _Approval | None:
@@ -152,6 +169,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
 
         def answer(db: SqlConnection) -> bool:
             won = db.execute(_ANSWER, values).rowcount == 1
+            # Two people may answer at once: the grant of the one who came second must not be stored.
             if won and grant is not None:
                 db.execute(_GRANT, asdict(grant))
             return won
@@ -165,7 +183,13 @@ class ApprovalStore(Generic[_Approval, _Grant]):
     async def approvals(
         self, now: float, *, caller: str | None = None, state: str | None = None, limit: int = 1000
     ) -> list[_Approval]:
-        return await self._current(_LIST, {"caller": caller, "state": state, "limit": limit, "now": now})
+        values = {"caller": caller, "state": state, "limit": limit, "now": now}
+
+        def expire_and_read(db: SqlConnection) -> list[_Row]:
+            db.execute(_EXPIRE, values)
+            return _rows(db, _LIST, values)
+
+        return [self._read(row) for row in await self._database.change(expire_and_read)]
 
     async def page(
         self,
@@ -177,7 +201,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         before: str | None,
         limit: int,
     ) -> list[_Approval] | None:
-
+        # The filters compare the stored state, so what has expired is stored first.
         await self._database.change(lambda db: db.execute(_EXPIRE, {"now": now}))
         found = await self._database.read(lambda db: _page(db, "approvals", filters, order, after, before, limit))
         return None if found is None else [self._read(row) for row in found]
@@ -216,35 +240,14 @@ class ApprovalStore(Generic[_Approval, _Grant]):
         return None if rows is None else [msgspec.convert(row, self._grant) for row in rows]
 
     async def reset(self, caller: str | None = None) -> int:
-
         def reset(db: SqlConnection) -> int:
             db.execute(_DISUSE, {"caller": caller})
             return db.execute(_RESET, {"caller": caller}).rowcount
 
         return await self._database.change(reset)
 
-    async def _current(self, text: str, values: dict[str, Any]) -> list[_Approval]:
-        """Expire approvals whose time is over, and return those that a query finds."""
-
-        def read(db: SqlConnection) -> list[_Row]:
-            db.execute(_EXPIRE, values)
-            return _rows(db, text, values)
-
-        return [self._read(row) for row in await self._database.change(read)]
-
     def _read(self, row: _Row) -> _Approval:
         return msgspec.convert({**row, "tainted": bool(row["tainted"])}, self._approval)
-
-
-def _claim(db: SqlConnection, values: _Row, most: int) -> _Row | None:
-    for text in (_EXPIRE, _VOID_STALE, _FORGET_STALE):
-        db.execute(text, values)
-    for text in (_CONSUME, _STANDING, _TELL):
-        if found := _rows(db, text, values):
-            return found[0]
-    if db.execute(_COUNT, values).fetchone()[0] >= most:
-        return None
-    return _rows(db, _INSERT, values)[0]
 
 
 def _page(
@@ -265,6 +268,7 @@ def _page(
         there = f"SELECT 1 FROM {table} WHERE id = :cursor AND {fits}"  # noqa: S608 - names of columns
         if db.execute(there, values).fetchone() is None:
             return None
+    # The page before a cursor is read backwards from it, so that LIMIT keeps the rows next to it, and reversed below.
     rising = (order != "desc") == (before is None)
     fields = {"table": table, "filters": fits, "direction": "ASC" if rising else "DESC"}
     behind = (_FAIR_BEHIND if fair else _BEHIND).format(sign=">" if rising else "<", **fields)
@@ -274,7 +278,8 @@ def _page(
 
 
 def _rows(db: SqlConnection, text: str, values: _Row) -> list[_Row]:
-    """Return all rows by the names of their columns; all must be read for RETURNING to take effect."""
+    """Return all rows by the names of their columns."""
     cursor = db.execute(text, values)
     names = [column[0] for column in cursor.description or ()]
+    # All are fetched: in SQLite a statement with RETURNING is over only when its last row is read.
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -11,14 +11,14 @@ from typing import TypeAlias
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.observed_leases import ClockJumps
 
+# Seconds after which a reservation counts no more: its node has died, or its answer is very long.
 LEASE = 900.0
-"""Seconds after which a hold holds nothing back any more: its node has died, or its answer is very long."""
 
+# Seconds for which it can be settled after that.
 KEPT = 7 * 24 * 3600.0
-"""Seconds for which it can be settled after that."""
 
+# The id of a reservation, its key, the labels of the periods, and what the request has cost.
 Settlement: TypeAlias = tuple[str, str, Sequence[str], float]
-"""The id of a hold, its key, the labels of the periods, and what it has cost."""
 
 _ADD = """
 INSERT INTO spending (key, period, amount) VALUES (?, ?, ?)
@@ -57,6 +57,7 @@ class BudgetReservationStore:
 
         def write(db: SqlConnection) -> tuple[bool, float]:
             db.execute("DELETE FROM budget_holds WHERE expires < ?", (now - KEPT,))
+            # Before the budget is looked at: what has ended is counted as spent, and no more as reserved.
             _settle(db, settled)
             [spent] = db.execute(_SPENT, (key, period)).fetchone() or [0.0]
             running, held = db.execute(_HELD, (key, alive)).fetchone()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from itertools import count
 
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.observed_leases import ObservedLeases
 
@@ -23,8 +23,8 @@ _RENEW = "UPDATE conversation_locks SET expires = ? WHERE conversation = ? AND h
 _RELEASE = "DELETE FROM conversation_locks WHERE conversation = ? AND holder = ?"
 _CLEAR = "DELETE FROM conversation_locks WHERE conversation = ? AND holder = ? AND expires = ?"
 
+# Seconds after which the lock of a node that died is free again.
 LEASE_SECONDS = 20.0
-"""Seconds after which the lock of a node that died is free again."""
 
 
 class ConversationLocks:
@@ -73,8 +73,9 @@ class ConversationLocks:
         rows = [(until, one, self._held[one]) for one in conversations if one in self._held]
         await self._database.change(lambda db: db.executemany(_RENEW, rows) and None)
         found = await self._database.read(lambda db: db.execute(_ALL).fetchall())
-        if left := [tuple(row) for row in found if self._is_free(*row)]:
-            await self._database.change(lambda db: db.executemany(_CLEAR, left) and None)
+        # Deleted only with the `expires` that was read: its node may have renewed it since.
+        if abandoned := [tuple(row) for row in found if self._is_free(*row)]:
+            await self._database.change(lambda db: db.executemany(_CLEAR, abandoned) and None)
 
     async def release(self, conversation: str, holder: str) -> None:
         """Unlock a conversation."""

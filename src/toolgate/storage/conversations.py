@@ -42,6 +42,7 @@ _REMOVE = """
 DELETE FROM conversation_items
 WHERE id = ? AND conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?)
 """
+# Places count from 0, and none is 2^63 - 1: without `after` a page begins before the first or behind the last item.
 _PAGES: dict[Order, str] = {
     "asc": """
     SELECT item FROM conversation_items
@@ -117,13 +118,18 @@ class ConversationStore:
 
         Conflict, and nothing of the transaction is written, if another node has or had locked it meanwhile.
         """
-        passed = self.locks.releasing(id)
+        release = self.locks.releasing(id)
 
         def write(db: SqlConnection) -> bool:
             if db.execute(_OWNED, (id, owner)).fetchone() is None:
                 return False
-            if not passed(db):
-                raise _conflict(id)
+            if not release(db):
+                raise Conflict(
+                    f"Another node has added to the conversation {id!r} meanwhile, so that nothing was added; try again.",
+                    param="conversation",
+                    code="conversation_locked",
+                    retry_after=1,
+                )
             _append(db, id, items)
             return True
 
@@ -152,6 +158,7 @@ class ConversationStore:
 
     async def fitting(self, owner: str, id: str, order: Order, after: str | None, limit: int) -> int:
         """Return how many of the items of such a page fit its size limit."""
+        # Only the column `bytes` is read: the items themselves may be many megabytes.
         select, values = _PAGES[order].replace("SELECT item", "SELECT bytes", 1), (id, id, owner, id, after, limit)
         return await self._database.read(lambda db: fitting(row[0] for row in db.execute(select, values).fetchall()))
 
@@ -174,6 +181,7 @@ class ConversationStore:
                 for id, conversation, size in db.execute(_PLACES % placeholders(some), (owner, *some)).fetchall():
                     places[id] = (conversation, size)
             limits.check(sum(size for _, size in places.values()), 0, "What the item references name", "input")
+            # One row after the other: no other thread runs while a row is decoded, and a row may be large.
             return {
                 id: (msgspec.json.decode(db.execute(_ONE, (conversation, id)).fetchone()[0]), size)
                 for id, (conversation, size) in places.items()
@@ -184,15 +192,6 @@ class ConversationStore:
     async def remove(self, owner: str, id: str, item: str) -> bool:
         """Delete one item; false if it is not there."""
         return await self._database.change(lambda db: db.execute(_REMOVE, (item, id, owner)).rowcount == 1)
-
-
-def _conflict(id: str) -> Conflict:
-    return Conflict(
-        f"Another node has added to the conversation {id!r} meanwhile, so that nothing was added; try again.",
-        param="conversation",
-        code="conversation_locked",
-        retry_after=1,
-    )
 
 
 def _append(db: SqlConnection, id: str, items: Sequence[Item]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from toolgate.storage.job_threads import JobKind, JobThreads, SlowJobReport
+from toolgate.storage.job_threads import JobKind, JobThreads, SlowJobStats
 from toolgate.storage.migrations import SchemaStatus, migrate, status
 from toolgate.storage.sql_engine import (
     TIMEOUT_SECONDS,
@@ -25,7 +25,7 @@ from toolgate.storage.sql_engine import (
     unavailable,
 )
 
-__all__ = ["CommitUncertain", "Database", "DuplicateRow", "SlowJobReport", "SqlConnection", "SqlCursor", "Work"]
+__all__ = ["CommitUncertain", "Database", "DuplicateRow", "SlowJobStats", "SqlConnection", "SqlCursor", "Work"]
 
 _T = TypeVar("_T")
 
@@ -39,15 +39,14 @@ class Database:
         *,
         connections: int = 8,
         timeout: float = TIMEOUT_SECONDS,
-        observe: Callable[[SlowJobReport], None] | None = None,
+        observe: Callable[[SlowJobStats], None] | None = None,
     ) -> None:
         """`sqlite:///path`, `sqlite://` for memory, or `postgresql://…`; a path is a SQLite file, None is memory.
 
         A request waits for locks and for answers no longer than `timeout` seconds, each time. `observe` is called for jobs
         that take long.
         """
-        self.path = _path(place)
-        self._engine = _engine(place, self.path, connections, timeout)
+        self.path, self._engine = _engine(place, connections, timeout)
         self._jobs = JobThreads(self._engine, self._prepare, observe)
         self._ready = False
         self._opening = Lock()
@@ -57,11 +56,11 @@ class Database:
         await self._jobs.run(JobKind.MAINTENANCE, self._prepare)
 
     async def read(self, work: Work[_T]) -> _T:
-        """Return what the work reads; Overloaded when the database does not answer."""
+        """Return what the work reads; GatewayOverloaded when the database does not answer."""
         return await self._jobs.run(JobKind.READ, work)
 
     async def change(self, work: Work[_T]) -> _T:
-        """Run the work as one serializable transaction; Overloaded when nothing was changed.
+        """Run the work as one serializable transaction; GatewayOverloaded when nothing was changed.
 
         The one exception is `CommitUncertain`, which matters to callers that add to what is there: see `was_committed`.
         The work may be run more than once until it succeeds, so that it does nothing but read and write the database.
@@ -69,7 +68,7 @@ class Database:
         return await self._jobs.run(JobKind.CHANGE, work)
 
     async def was_committed(self, uncertain: CommitUncertain) -> bool:
-        """Return whether a change was committed after all; Overloaded as long as that is not known."""
+        """Return whether a change was committed after all; GatewayOverloaded as long as that is not known."""
         if uncertain.outcome is not None:
             if (outcome := uncertain.outcome()) is None:
                 raise unavailable("the last change is still being made")
@@ -94,6 +93,7 @@ class Database:
         await asyncio.to_thread(close)
 
     def _prepare(self) -> None:
+        # Looked at without the lock first: this runs before every job. The lock is for threads that open it at once.
         if self._ready:
             return
         with self._opening:
@@ -102,25 +102,24 @@ class Database:
                 self._ready = True
 
 
-def _path(place: str | Path | None) -> Path | None:
-    """Return the file of `sqlite:///path`."""
+def _engine(place: str | Path | None, connections: int, timeout: float) -> tuple[Path | None, SqlEngine]:
+    """Return the engine of a storage URL or path, and the file of a SQLite one."""
     if not isinstance(place, str):
-        return place
-    if not place.startswith("sqlite:"):
-        return None
-    path = place.removeprefix("sqlite://").removeprefix("/")
-    return Path(path) if path else None
-
-
-def _engine(place: str | Path | None, path: Path | None, connections: int, timeout: float) -> SqlEngine:
-    scheme = place.partition(":")[0].partition("+")[0] if isinstance(place, str) else "sqlite"
+        scheme, path = "sqlite", place
+    else:
+        # As in SQLAlchemy's URLs: a driver may follow the scheme (`postgresql+psycopg://`), and a path begins behind the
+        # third slash, so that `sqlite:////var/lib/t.db` is an absolute one.
+        scheme = place.partition(":")[0].partition("+")[0]
+        file = place.removeprefix("sqlite://").removeprefix("/") if place.startswith("sqlite:") else ""
+        path = Path(file) if file else None
+    # Imported where used: a server needs the driver of one of them only.
     match scheme:
         case "sqlite":
             from toolgate.storage.sqlite import SqliteEngine
 
-            return SqliteEngine(path, timeout)
+            return path, SqliteEngine(path, timeout)
         case "postgresql" | "postgres":
             from toolgate.storage.postgres import PostgresEngine
 
-            return PostgresEngine("postgresql:" + str(place).partition(":")[2], connections, timeout)
+            return None, PostgresEngine("postgresql:" + str(place).partition(":")[2], connections, timeout)
     raise ValueError("storage must be sqlite:///… or postgresql://…")

@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from toolgate.storage.chats import StoredMessage
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.invocations import StoredInvocation
+from toolgate.storage.recorded_chats import StoredMessage
 from toolgate.storage.request_records import StoredRequest
 from toolgate.storage.run_records import RunRecord
 from toolgate.storage.usage import SUMS
 
 _AT_ONCE = 100
+# No further record is read for now after so many bytes: clients decide how large their records are.
 _BYTES_AT_ONCE = 4 * 1024 * 1024
-"""Bytes after which no further record is read for now: clients decide how large their records are."""
 
 _Record: TypeAlias = dict[str, Any]
 
@@ -58,8 +58,14 @@ _JSON = frozenset({"content_json", "tool_calls", "function_call", "usage"})
 
 
 def _chat(db: SqlConnection, record: _Record) -> _Record:
-    rows = db.execute(_MESSAGES, (record["id"],)).fetchall()
-    messages = [_message(dict(zip(_MESSAGE, row, strict=True))) for row in rows]
+    messages = [
+        {
+            name: msgspec.Raw(value) if name in _JSON else value
+            for name, value in zip(_MESSAGE, row, strict=True)
+            if value is not None or name == "content"  # documented as always there: a text or null
+        }
+        for row in db.execute(_MESSAGES, (record["id"],)).fetchall()
+    ]
     select = "SELECT id, place, metadata FROM completions WHERE chat = ? ORDER BY place"
     stored = [
         {"id": id, "message": place, "metadata": msgspec.Raw(noted)}
@@ -68,23 +74,15 @@ def _chat(db: SqlConnection, record: _Record) -> _Record:
     return {**record, "messages": messages, "completions": stored}
 
 
-def _message(fields: _Record) -> _Record:
-    """Return a message without empty fields, except its content."""
-    return {
-        name: msgspec.Raw(value) if name in _JSON else value
-        for name, value in fields.items()
-        if value is not None or name == "content"
-    }
-
-
 def _request_record(db: SqlConnection, record: _Record) -> _Record:
     flags = {name: bool(record[name]) for name in ("stream", "estimated")}
     lists = {name: msgspec.json.decode(record[name] or "[]") for name in ("tools", "warnings")}
-    return {**record, **flags, **lists}
+    texts = {name: record[name] or None for name in ("finish_reason", "code", "error", "run")}
+    return {**record, **flags, **lists, **texts}
 
 
+# The names of a run's fields where they differ from its columns: every line of an export has a `kind` of its own.
 _RUN_NAMES = {"kind": "run_kind", "created": "created_at", "started": "started_at", "ended": "ended_at"}
-"""The names of a run's fields where they differ from its columns: every line has a `kind` of its own."""
 
 
 def _run_record(db: SqlConnection, record: _Record) -> _Record:
@@ -168,7 +166,6 @@ _SOURCES: Mapping[str, _Source] = {
     ),
 }
 KINDS = tuple(_SOURCES)
-"""What can be exported."""
 
 
 async def exported(
@@ -178,17 +175,17 @@ async def exported(
     source = _SOURCES[kind]
     last: Sequence[Any] | None = None
     while True:
-        text, values = _select(source, last, owner, since)
-        found, last = await database.read(lambda db: _read(db, source, text, values))  # noqa: B023 - it runs within this round
+        found, last = await database.read(lambda db: _read_batch(db, source, last, owner, since))  # noqa: B023 - it runs within this round
         for line in found:
             yield line
         if last is None:
             return
 
 
-def _select(
-    source: _Source, last: Sequence[Any] | None, owner: str | None, since: float | None
-) -> tuple[str, list[Any]]:
+def _read_batch(
+    db: SqlConnection, source: _Source, last: Sequence[Any] | None, owner: str | None, since: float | None
+) -> tuple[list[bytes], Sequence[Any] | None]:
+    """Return the records after the key `last`, and the key of the last one; None if there are no more."""
     conditions, values = ["1 = 1"], list(last or ())
     if last is not None:
         conditions.append(f"({', '.join(source.key)}) > ({', '.join('?' * len(source.key))})")
@@ -199,13 +196,8 @@ def _select(
         conditions.append(f"{source.time} >= ?")
         values.append(f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d}" if source.by_day else since)
     where, order = " AND ".join(conditions), ", ".join(source.key)
-    return f"SELECT {order} FROM {source.table} WHERE {where} ORDER BY {order} LIMIT {_AT_ONCE}", values  # noqa: S608 - constants
-
-
-def _read(
-    db: SqlConnection, source: _Source, text: str, values: Sequence[Any]
-) -> tuple[list[bytes], Sequence[Any] | None]:
-    """Return the next records, and the key of the last one; None if there are no more."""
+    # First the keys alone, which are small, then record by record until there are too many bytes.
+    text = f"SELECT {order} FROM {source.table} WHERE {where} ORDER BY {order} LIMIT {_AT_ONCE}"  # noqa: S608 - constants
     keys = db.execute(text, values).fetchall()
     one = " AND ".join([f"{name} = ?" for name in source.key])
     select = f"SELECT {', '.join(source.fields.values())} FROM {source.table} WHERE {one}"  # noqa: S608 - constants
@@ -213,7 +205,7 @@ def _read(
     size = 0
     for key in keys:
         row = db.execute(select, key).fetchone()
-        if row is not None:
+        if row is not None:  # a server may have deleted it since its key was read
             record = source.complete(db, dict(zip(source.fields, row, strict=True)))
             lines.append(msgspec.json.encode({"kind": source.name, **record}))
             size += len(lines[-1])

@@ -16,26 +16,26 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import Message
+from toolgate.conversation.random_ids import random_suffix
+from toolgate.conversation.surrogates import encode_repaired
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.observed_leases import ClockJumps
 from toolgate.storage.row_encryption import UnreadableRow, decrypt, encrypt
 from toolgate.storage.sql_engine import batches, placeholders
 
 KEPT_SECONDS = 7 * 24 * 3600.0
+# For a client that wants nothing stored (`store: false`): as long as it may take to come back with its results.
 PRIVATE_SECONDS = 24 * 3600.0
-"""For how long a private turn is stored at most."""
 
+# Of the turns that one request may bring back.
 MOST_BYTES = 64 * 1024 * 1024
-"""Of the turns that one request may bring back."""
 
+# About as much is encoded and decoded in one go: other threads can run in between.
 _PART_BYTES = 256 * 1024
-"""About as much is encoded and decoded in one go: other threads can run in between."""
 
+# Seldom, because reading old rows conflicts with every transaction that adds one; and few rows, because a request waits.
 _PRUNE_EVERY = 64
-"""Seldom, because reading old rows conflicts with every transaction that adds one."""
-
 _PRUNED = 200
 _KEYS = """
 SELECT key, turn, secret FROM turn_keys
@@ -57,10 +57,8 @@ DELETE FROM turn_parts WHERE owner = ? AND turn = ?
 """
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 _started = msgspec.json.Decoder(list[str])
-
-
-_NAME = "\0"
-"""The prefix of the run's id, which is stored among the calls that had started; no id of a call starts so."""
+# The prefix of the run's id, which is stored among the calls that had started; no id of a call starts so.
+_RUN = "\0"
 
 
 class HiddenTurn(Struct, frozen=True):
@@ -104,19 +102,20 @@ class HiddenTurnStore:
 
         `secrets` decrypt what is private, by key. InvalidRequest if there is more than `most` bytes of it.
         """
-        asked = list(dict.fromkeys(keys))
-        if not asked:
+        wanted = list(dict.fromkeys(keys))
+        if not wanted:
             return {}
+        # By a clock that was set forward, everything would look older than it is.
         now, jump = self._clock(), self._jumps.forward(within)
         oldest, alive = now - within - jump, now - jump
 
         def read(db: SqlConnection) -> dict[str, HiddenTurn]:
-            leading = _turns_of_keys(db, owner, asked, oldest, alive, secrets or {})
-            turns = dict(leading.values())
+            turn_of_key = _turns_of_keys(db, owner, wanted, oldest, alive, secrets or {})
+            turns = dict(turn_of_key.values())
             if most is not None:
                 _check_size(db, owner, turns, most)
             stored = {turn: _read_turn(db, owner, turn, secret) for turn, secret in turns.items()}
-            return {key: stored[turn] for key, (turn, _) in leading.items()}
+            return {key: stored[turn] for key, (turn, _) in turn_of_key.items()}
 
         return await self._database.read(read)
 
@@ -137,8 +136,8 @@ class HiddenTurnStore:
         Without a `turn` it is that of the first key, or a new one. With a `secret` the turn is private, and only the keys
         that have `secrets` of their own lead to it: of the others only their existence is stored.
         """
-        now, given = self._clock(), tuple(messages)
-        fresh = turn or random_suffix()
+        now, added = self._clock(), tuple(messages)
+        new_turn = "" if turn else random_suffix()
         prune = self._kept % _PRUNE_EVERY == 0
         self._kept += 1
         expires = now + (KEPT_SECONDS if secret is None else PRIVATE_SECONDS)
@@ -146,17 +145,19 @@ class HiddenTurnStore:
         def row(key: str, turn: str) -> tuple[object, ...]:
             if secret is None:
                 return (owner, key, turn, now, expires, None)
-            opening = (secrets or {}).get(key)
-            known = (owner, key, turn if opening else "", now)
-            return (*known, expires, encrypt(opening, secret)) if opening else (*known, now + KEPT_SECONDS, None)
+            if key_secret := (secrets or {}).get(key):
+                return (owner, key, turn, now, expires, encrypt(key_secret, secret))
+            # Such a key leads nowhere: its row only shows that the call was made, so that it is not made twice.
+            return (owner, key, "", now, now + KEPT_SECONDS, None)
 
         def write(db: SqlConnection) -> None:
             former = _turns(db, owner, [*keys, *forget])
-            here = turn or (former.get(keys[0]) if keys else None) or fresh
-            db.executemany(_KEEP, [row(key, here) for key in keys])
+            target = turn or (former.get(keys[0]) if keys else None) or new_turn
+            db.executemany(_KEEP, [row(key, target) for key in keys])
             db.executemany("DELETE FROM turn_keys WHERE owner = ? AND key = ?", [(owner, key) for key in forget])
+            # Without a secret of its own none of these keys could decrypt what is stored of a private turn.
             if keys and (secret is None or any(key in (secrets or {}) for key in keys)):
-                _append(db, owner, here, given, run=run, secret=secret)
+                _append(db, owner, target, added, run=run, secret=secret)
             _drop(db, [(owner, one) for one in {*former.values()}])  # after the keys lead elsewhere or are deleted
             if prune:
                 _prune(db, now)
@@ -178,17 +179,17 @@ def _turns_of_keys(
     db: SqlConnection, owner: str, keys: Sequence[str], oldest: float, alive: float, secrets: Mapping[str, bytes]
 ) -> dict[str, tuple[str, bytes | None]]:
     """Return the turn of each key, and the secret of a private one; those that cannot be decrypted are left out."""
-    leading: dict[str, tuple[str, bytes | None]] = {}
+    turn_of_key: dict[str, tuple[str, bytes | None]] = {}
     for some in batches(keys):
         for key, turn, secret in db.execute(_KEYS % placeholders(some), (owner, oldest, alive, *some)).fetchall():
             if secret is None:
-                leading[key] = (turn, None)
+                turn_of_key[key] = (turn, None)
             elif key in secrets:
                 try:
-                    leading[key] = (turn, decrypt(secrets[key], bytes(secret)))
+                    turn_of_key[key] = (turn, decrypt(secrets[key], bytes(secret)))
                 except UnreadableRow:
                     continue
-    return leading
+    return turn_of_key
 
 
 def _check_size(db: SqlConnection, owner: str, turns: Iterable[str], most: int) -> None:
@@ -209,8 +210,8 @@ def _read_turn(db: SqlConnection, owner: str, turn: str, secret: bytes | None) -
     for part, started in db.execute(_PARTS, (owner, turn)).fetchall() if turn else ():
         messages += _messages.decode(decrypt(secret, bytes(part)) if secret and part else part or b"[]")
         begun += _started.decode(started)
-    run = next((one[1:] for one in begun if one.startswith(_NAME)), "")
-    started = frozenset([one for one in begun if not one.startswith(_NAME)])
+    run = next((one[1:] for one in begun if one.startswith(_RUN)), "")
+    started = frozenset([one for one in begun if not one.startswith(_RUN)])
     return HiddenTurn(tuple(messages), started, run, turn, secret)
 
 
@@ -226,7 +227,7 @@ def _append(
 ) -> None:
     """Append parts to a turn; the id of its run is in the first."""
     place = db.execute(_NEXT, (owner, turn)).fetchone()[0]
-    begun = [*([_NAME + run] if run and place == 0 else []), *started]
+    begun = [*([_RUN + run] if run and place == 0 else []), *started]
     parts = [*_parts(messages)] or ([b""] if begun else [])
     for number, part in enumerate(parts):
         stored = encrypt(secret, part) if secret is not None and part else part
@@ -240,7 +241,7 @@ def _parts(messages: Sequence[Message]) -> Iterator[bytes]:
     pending: list[bytes] = []
     size = 0
     for message in messages:
-        pending.append(msgspec.json.encode(message))
+        pending.append(encode_repaired(message))
         size += len(pending[-1])
         if size >= _PART_BYTES:
             yield b"[%b]" % b",".join(pending)

@@ -22,12 +22,12 @@ from toolgate.storage.row_encryption import decrypt, encrypt
 _T = TypeVar("_T")
 
 DAY = 86_400.0
+# Seldom, because reading old rows conflicts with every transaction that adds one.
 _PRUNE_EVERY = 256
-"""Seldom, because reading old rows conflicts with every transaction that adds one."""
+# No answer of an earlier version begins so: those begin as an array of MessagePack does.
 _ENCRYPTED = b"sealed:"
-"""No answer of an earlier version begins so: those begin as an array of MessagePack does."""
+# Bytes above which an answer is encrypted and decrypted in a thread, to not hold up the event loop.
 _LARGE = 64 * 1024
-"""Bytes above which an answer is sealed and read in a thread."""
 
 
 class StoredIdempotentAnswer(Struct, frozen=True, array_like=True):
@@ -43,15 +43,15 @@ class IdempotencyClaimGranted(Struct, frozen=True):
     """This node carries the request out."""
 
 
-class IdempotencyKeyInUse(Struct, frozen=True):
+class IdempotencyClaimPending(Struct, frozen=True):
     """Another request of this key is being carried out."""
 
 
-class IdempotencyKeyReused(Struct, frozen=True):
+class IdempotencyClaimMismatch(Struct, frozen=True):
     """The key was used for another request."""
 
 
-Claim: TypeAlias = IdempotencyClaimGranted | IdempotencyKeyInUse | IdempotencyKeyReused | StoredIdempotentAnswer
+Claim: TypeAlias = IdempotencyClaimGranted | IdempotencyClaimPending | IdempotencyClaimMismatch | StoredIdempotentAnswer
 
 
 class IdempotencyStore:
@@ -91,12 +91,13 @@ class IdempotencyStore:
             if claimed.rowcount == 1:
                 return IdempotencyClaimGranted()
             known, leased_until, answer, held_by = db.execute(_SELECT, (owner, key)).fetchone()
+            # Before the answer: another request under the same key must not get it, nor could it decrypt it.
             if known != digest:
-                return IdempotencyKeyReused()
+                return IdempotencyClaimMismatch()
             if answer is not None:
                 return bytes(answer)
             if self._watch.age((owner, key), (held_by, leased_until)) < self.lease and not self._is_gone(held_by):
-                return IdempotencyKeyInUse()
+                return IdempotencyClaimPending()
             db.execute(_TAKE_OVER, (holder, now + self.lease, owner, key))
             return IdempotencyClaimGranted()
 
@@ -134,13 +135,14 @@ def _decrypt(stored: bytes, secret: bytes) -> StoredIdempotentAnswer:
 
 _FORGET = "DELETE FROM idempotency WHERE created < ?"
 _SELECT = "SELECT digest, leased_until, answer, holder FROM idempotency WHERE owner = ? AND key = ?"
+# Written before anything is read: claims of different keys then do not conflict. A row that is too old to be served is
+# taken over as if it were deleted already.
 _CLAIM = """
 INSERT INTO idempotency (owner, key, digest, holder, leased_until, created) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (owner, key) DO UPDATE SET digest = excluded.digest, holder = excluded.holder,
     leased_until = excluded.leased_until, created = excluded.created, answer = NULL
 WHERE idempotency.created < ?
 """
-"""Written before anything is read: claims of different keys then do not conflict."""
 _TAKE_OVER = "UPDATE idempotency SET holder = ?, leased_until = ? WHERE owner = ? AND key = ?"
 _HOLDING = "WHERE owner = ? AND key = ? AND holder = ? AND answer IS NULL"
 _RENEW = f"UPDATE idempotency SET leased_until = ? {_HOLDING}"  # noqa: S608 - constants

@@ -3,8 +3,6 @@
 Of arguments a digest is stored, so that equal calls can be found; the arguments themselves only if the caller passes them.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, astuple
@@ -56,25 +54,21 @@ class InvocationStore:
 
     async def page(self, wanted: InvocationFilter, after: str | None, limit: int) -> list[StoredInvocation] | None:
         """Return at most so many calls, newest first, those after the one named `after`; None if there is no such one."""
-        return await self._database.read(lambda db: _page(db, wanted, after, limit))
+        filters = {name: value for name, value in asdict(wanted).items() if value is not None}
 
+        def read(db: SqlConnection) -> list[StoredInvocation] | None:
+            conditions, values = [f"{name} = ?" for name in filters], list(filters.values())
+            # The place behind a row, not a number of rows: calls that are added meanwhile shift no page.
+            if after is not None:
+                found = db.execute(_PLACE, {"id": after, "owner": wanted.owner}).fetchone()
+                if found is None:
+                    return None
+                conditions.append("(started < ? OR (started = ? AND id < ?))")
+                values += [found[0], found[0], after]
+            where = " AND ".join(conditions) or "1 = 1"
+            text = f"SELECT {_COLUMNS} FROM tool_invocations WHERE {where} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608 - names of columns
+            rows = db.execute(text, (*values, limit))
+            fields = StoredInvocation.__struct_fields__
+            return [msgspec.convert(dict(zip(fields, row, strict=True)), StoredInvocation) for row in rows]
 
-def _page(db: SqlConnection, wanted: InvocationFilter, after: str | None, limit: int) -> list[StoredInvocation] | None:
-    asked = {name: value for name, value in asdict(wanted).items() if value is not None}
-    conditions, values = [f"{name} = ?" for name in asked], list(asked.values())
-    if after is not None:
-        found = db.execute(_PLACE, {"id": after, "owner": wanted.owner}).fetchone()
-        if found is None:
-            return None
-        conditions.append("(started < ? OR (started = ? AND id < ?))")
-        values += [found[0], found[0], after]
-    where = " AND ".join(conditions) or "1 = 1"
-    text = f"SELECT {_COLUMNS} FROM tool_invocations WHERE {where} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608 - names of columns
-    return _read(db.execute(text, (*values, limit)))
-
-
-def _read(rows: Iterable[tuple[object, ...]]) -> list[StoredInvocation]:
-    return [
-        msgspec.convert(dict(zip(StoredInvocation.__struct_fields__, row, strict=True)), StoredInvocation)
-        for row in rows
-    ]
+        return await self._database.read(read)

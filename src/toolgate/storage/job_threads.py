@@ -16,22 +16,23 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.scheduling import CALLER, FairQueue
-from toolgate.storage.sql_engine import CommitUncertain, SqlEngine, WorkOutcome, unavailable
+from toolgate.storage.sql_engine import CommitUncertain, DatabaseWorkOutcome, SqlEngine, unavailable
 
 _T = TypeVar("_T")
 
+# Jobs that take longer are reported.
 SLOW_SECONDS = 1.0
-"""Jobs that take longer are reported."""
 
+# So long a task waits for the end of work that a thread has begun.
 END_SECONDS = 60.0
-"""How long a task waits for the end of work that a thread has begun."""
 
+# A report names no more jobs than this: hundreds of changes may share one commit.
 _NAMES = 8
 
 
-class SlowJobReport(Struct, frozen=True):
+class SlowJobStats(Struct, frozen=True):
     """Jobs that took long: which, their seconds in all and in the commit alone, and how many others wait for a thread."""
 
     jobs: tuple[str, ...]
@@ -45,8 +46,8 @@ class JobKind(Enum):
 
     READ = "read"
     CHANGE = "change"
+    # Opens, checks or describes the database itself, and is never part of a transaction with others.
     MAINTENANCE = "maintenance"
-    """Opens, checks or describes the database itself, and is never part of a transaction with others."""
 
 
 class _Job:
@@ -61,10 +62,10 @@ class _Job:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.queued = time.monotonic()
-        self.outcome: WorkOutcome | None = None
+        self.outcome: DatabaseWorkOutcome | None = None
         self.expiry: asyncio.TimerHandle
 
-    def resolve(self, outcome: WorkOutcome) -> None:
+    def resolve(self, outcome: DatabaseWorkOutcome) -> None:
         """Pass the outcome on to the waiting task, unless that was cancelled or has waited for too long."""
         self.outcome = outcome
         if self.future.done():
@@ -79,7 +80,7 @@ class JobThreads:
     """As many threads as the engine has, and a queue in which callers take turns."""
 
     def __init__(
-        self, engine: SqlEngine, prepare: Callable[[], None], observe: Callable[[SlowJobReport], None] | None
+        self, engine: SqlEngine, prepare: Callable[[], None], observe: Callable[[SlowJobStats], None] | None
     ) -> None:
         """`prepare` is called in a thread before each job that reads or changes; `observe` is called on the event loop."""
         self._engine = engine
@@ -92,7 +93,7 @@ class JobThreads:
         self._progress = time.monotonic()  # when a thread last began or ended something
 
     async def run(self, kind: JobKind, work: Callable[..., _T]) -> _T:
-        """Return the result of the work; Overloaded if no thread is free for it in time.
+        """Return the result of the work; GatewayOverloaded if no thread is free for it in time.
 
         Work that a thread has begun is finished, even if the waiting task is cancelled. A change that does not end is
         reported as CommitUncertain.
@@ -100,8 +101,10 @@ class JobThreads:
         job, engine = _Job(kind, work), self._engine
         with self._lock:
             start, idle = self._busy < engine.threads, job.queued - self._progress
+            # The disk or the server hangs: further requests fail at once, and need not find that out one by one.
             if not start and idle > max(engine.queue_seconds, 2 * engine.lock_seconds):
                 raise unavailable(f"it has not answered for {idle:.0f} seconds")
+            # A thread ends only if it finds the queue empty under this lock: it sees this job, or counts as free by now.
             self._queue.put(job.caller, job)
             self._busy += start
         if start:
@@ -130,13 +133,13 @@ class JobThreads:
         hangs = f"it has not answered for {idle:.0f} seconds"
         if waits:
             why = hangs if idle > 2 * engine.lock_seconds else "too many requests wait for it"
-            job.resolve(WorkOutcome(error=unavailable(why)))
+            job.resolve(DatabaseWorkOutcome(error=unavailable(why)))
         elif job.kind is JobKind.MAINTENANCE:
             return  # a check of a large file takes as long as it takes
         elif now < (end := job.queued + END_SECONDS):
             job.expiry = job.loop.call_later(end - now, self._expire, job)
         elif job.kind is JobKind.READ:
-            job.resolve(WorkOutcome(error=unavailable(hangs)))
+            job.resolve(DatabaseWorkOutcome(error=unavailable(hangs)))
         elif not job.future.done():
             job.future.set_exception(CommitUncertain(why=hangs, outcome=lambda: job.outcome))
 
@@ -153,17 +156,24 @@ class JobThreads:
             jobs, outcomes, held = self._run(job)
             ended = self._progress = time.monotonic()
             if ended - began > SLOW_SECONDS and self._observe is not None:
-                _call(job.loop, self._observe, self._slow(jobs, ended - began))
+                names = tuple(dict.fromkeys([_name(one.work) for one in jobs]))[:_NAMES]
+                commit_seconds = self._engine.commit_seconds if job.kind is JobKind.CHANGE else 0.0
+                stats = SlowJobStats(names, ended - began, commit_seconds, self._queue.size)
+                _call(job.loop, self._observe, stats)
             for done, outcome in zip(jobs, outcomes, strict=True):
                 _call(done.loop, done.resolve, outcome)
 
-    def _run(self, first: _Job) -> tuple[list[_Job], list[WorkOutcome], _Job | None]:
+    def _run(self, first: _Job) -> tuple[list[_Job], list[DatabaseWorkOutcome], _Job | None]:
         """Run a job, a change together with jobs that wait behind it; return also one that was taken and not run."""
         jobs, held = [first], list[_Job]()
 
         def works() -> Iterator[Callable[..., Any]]:
             yield first.work
-            while (job := self._take_next()) is not None:
+            while True:
+                with self._lock:
+                    if not self._queue.size:
+                        return
+                    job = self._queue.take()
                 if job.kind is JobKind.MAINTENANCE:
                     held.append(job)
                     return
@@ -173,26 +183,23 @@ class JobThreads:
         try:
             match first.kind:
                 case JobKind.MAINTENANCE:
-                    outcomes = [WorkOutcome(first.work())]
+                    outcomes = [DatabaseWorkOutcome(first.work())]
                 case JobKind.READ:
                     self._prepare()
-                    outcomes = [WorkOutcome(self._engine.read(first.work))]
+                    outcomes = [DatabaseWorkOutcome(self._engine.read(first.work))]
                 case JobKind.CHANGE:
                     self._prepare()
                     outcomes = self._engine.change_together(works())
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
             # Where one change at a time is made, what keeps one from beginning keeps all others.
-            if first.kind is JobKind.CHANGE and isinstance(error, Overloaded) and self._engine.threads == 1:
+            if first.kind is JobKind.CHANGE and isinstance(error, GatewayOverloaded) and self._engine.threads == 1:
                 jobs += self._take_changes(time.monotonic() - self._engine.lock_seconds)
-            outcomes = [WorkOutcome(error=error) for _ in jobs]
+            outcomes = [DatabaseWorkOutcome(error=error) for _ in jobs]
         return jobs, outcomes, held[0] if held else None
-
-    def _take_next(self) -> _Job | None:
-        with self._lock:
-            return self._queue.take() if self._queue.size else None
 
     def _take_changes(self, queued_before: float) -> list[_Job]:
         """Take the changes that have waited as long as one waits for a lock, when another one waited for it in vain."""
+        # The queue gives only its next job, so all are taken and those that may go on waiting are put back.
         with self._lock:
             waiting = [self._queue.take() for _ in range(self._queue.size)]
             late = [job for job in waiting if job.kind is JobKind.CHANGE and job.queued < queued_before]
@@ -200,11 +207,6 @@ class JobThreads:
                 if job not in late:
                     self._queue.put(job.caller, job)
         return late
-
-    def _slow(self, jobs: list[_Job], seconds: float) -> SlowJobReport:
-        names = tuple(dict.fromkeys([_name(job.work) for job in jobs]))[:_NAMES]
-        commit = self._engine.commit_seconds if jobs[0].kind is JobKind.CHANGE else 0.0
-        return SlowJobReport(names, seconds, commit, self._queue.size)
 
 
 def _name(work: Callable[..., Any]) -> str:

@@ -57,6 +57,7 @@ class KeyStore:
         """Return every key, the oldest first, and a number of changes that is never ahead of them."""
 
         def read(db: SqlConnection) -> tuple[int, list[StoredKey]]:
+            # The number first: a key that changes in between is then read once too often, and never missed.
             number = _number(db)
             rows = db.execute(f"SELECT {_FIELDS} FROM api_keys ORDER BY created, id").fetchall()  # noqa: S608 - constants
             return number, [StoredKey(*row) for row in rows]
@@ -105,8 +106,9 @@ class KeyStore:
         await self._database.change(write)
 
     async def touch(self, used: Mapping[str, int]) -> None:
-        """Store when keys were last used, by id; this is not counted as a change."""
+        """Store when keys were last used, by id."""
 
+        # Not counted as a change: all processes would read all keys again, every time that one is used.
         def write(db: SqlConnection) -> None:
             db.executemany("UPDATE api_keys SET last_used = ? WHERE id = ?", [(when, id) for id, when in used.items()])
 

@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from toolgate.storage.database import SqlConnection
 
+# How many rows one page looks at, at most.
 ROWS = 10_000
-"""How many rows one page looks at, at most."""
 
+# Indexes are compared by how far back their next so many rows reach.
 _PROBE = 1_000
-"""After how many rows indexes are compared."""
 
+# The time and the id of a row.
 Place: TypeAlias = tuple[float, str]
-"""The time and the id of a row."""
 
 
 class SqlCondition(Struct, frozen=True):
@@ -62,10 +62,12 @@ class KeysetQuery(Struct, frozen=True):
         """Return at most `limit` rows after the place `start`, and look at `rows` rows at most."""
         scan = _Scan(self, newest_first, start)
         indexed = [one for one in self.conditions if one.unindexed is not None]
+        # One index, or none but that of time, finds exactly the rows of the page: nothing is looked at in vain.
         if len(indexed) == len(self.conditions) <= 1:
             return _ended(scan.rows(db, self.conditions, limit + 1), limit)
         base = scan.rarest(db, indexed)
         edge = scan.time_after(db, base, rows)
+        # In their other form: SQLite might choose the index of one of them, which may find far more rows.
         others = [
             one if one.unindexed is None else SqlCondition(one.unindexed, one.values)
             for one in self.conditions
@@ -74,6 +76,7 @@ class KeysetQuery(Struct, frozen=True):
         found = scan.rows(db, [*([base] if base else []), *others], limit + 1, edge)
         if len(found) > limit or edge is None:
             return _ended(found, limit)
+        # The page is not full and the table goes on behind `edge`: the next page begins there.
         return KeysetPage(found, scan.last_at(db, base, edge))
 
 
@@ -133,6 +136,7 @@ class _Scan(Struct, frozen=True):
         since, until = self.query.times.since, self.query.times.until
         if self.start is not None:
             sign = "<" if self.newest_first else ">"
+            # The first comparison gives the index its range; the OR alone would give it none.
             texts.append(f"created {sign}= ? AND (created {sign} ? OR id {sign} ?)")
             values += [self.start[0], *self.start]
         bounds = [(">=", since), ("<=", until), (">=" if self.newest_first else "<=", edge)]

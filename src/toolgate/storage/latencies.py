@@ -4,8 +4,10 @@ A bucket is wider than the one before by an eighth power of two, so that a perce
 however many requests there were.
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from math import log2
 from typing import Literal, TypeAlias
 
@@ -16,11 +18,15 @@ from toolgate.storage.responses import Write
 
 LatencyKind: TypeAlias = Literal["total", "first"]
 LatencyBy: TypeAlias = Literal["key", "model", "hour"]
+# The columns by which latencies may be grouped.
 LATENCY_BY: tuple[LatencyBy, ...] = ("hour", "key", "model")
-"""The columns by which latencies may be grouped."""
 
+# The numbers of buckets are stored: changing these two would give stored counts another meaning. Bucket 0 is one
+# millisecond, 8 is two, 16 is four; the first is a tenth of a millisecond.
 _PER_DOUBLING = 8
-_SHORTEST_MS = 0.1
+_FIRST = round(_PER_DOUBLING * log2(0.1))
+# The seconds between two buckets, up to twelve days. A look-up takes less time than a logarithm.
+_EDGES = [2 ** ((_FIRST + number + 0.5) / _PER_DOUBLING) / 1000 for number in range(30 * _PER_DOUBLING)]
 _ADD = """
 INSERT INTO latency_counts (hour, key, model, kind, bucket, requests) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (hour, key, model, kind, bucket) DO UPDATE SET requests = latency_counts.requests + excluded.requests
@@ -79,9 +85,10 @@ class LatencyStore:
         return await self._database.read(read)
 
 
-def bucket(milliseconds: float) -> int:
-    """Return the bucket of a duration."""
-    return round(_PER_DOUBLING * log2(max(milliseconds, _SHORTEST_MS)))
+def count_by_bucket(durations: Iterable[float]) -> Counter[int]:
+    """Return how many durations, in seconds, are in each bucket."""
+    counts = Counter(map(partial(bisect_left, _EDGES), durations))
+    return Counter({_FIRST + number: count for number, count in counts.items()})
 
 
 def percentile(counts: Mapping[int, int], share: float) -> float | None:

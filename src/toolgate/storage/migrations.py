@@ -12,14 +12,15 @@ from importlib.resources import files
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayError
+from toolgate.conversation.errors import InternalGatewayError
 from toolgate.storage.sql_engine import SqlConnection, SqlEngine
 
 _VERSIONS = "CREATE TABLE schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied REAL NOT NULL)"
+# Removed before a schema is split at its semicolons: a comment may hold one.
 _COMMENT = re.compile(r"--[^\n]*")
 
 
-class NewerSchema(GatewayError):
+class NewerSchema(InternalGatewayError):
     """The database was written by a newer version of this program."""
 
     code = "storage_newer"
@@ -62,6 +63,7 @@ def migrate(engine: SqlEngine) -> list[Migration]:
         return []  # without a lock and without the right to make tables
 
     def apply(db: SqlConnection) -> list[Migration]:
+        # Looked up again, now under the lock: another node may have applied them meanwhile.
         missing = _missing(engine, status(engine, db))
         if not engine.has_table(db, "schema_versions"):
             _create(db, _VERSIONS, engine.type_names)
@@ -87,6 +89,7 @@ def _create(db: SqlConnection, text: str, type_names: Mapping[str, str]) -> None
     text = _COMMENT.sub("", text)
     for name, own in type_names.items():
         text = re.sub(rf"\b{name}\b", own, text)
+    # One by one: the `executescript` of sqlite3 would first commit the transaction that is open.
     for statement in text.split(";"):
         if statement.strip():
             db.execute(statement.strip())

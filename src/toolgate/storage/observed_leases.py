@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from threading import Lock
 
+# Callers may make any number of keys and conversations, so the memory for them is bounded.
 _MOST = 10_000
+# Seconds by which a clock must have been set to count as a jump: smaller steps keep clocks right.
 _NOTICED = 1.0
-"""Seconds by which a clock must have been set to count as a jump: smaller steps keep clocks right."""
 
 
 class ObservedLeases:
@@ -32,6 +33,7 @@ class ObservedLeases:
             known, since = self._since.get(thing, (None, now))
             if known == lease:
                 return now - since
+            # Removed first: a dict keeps the place of a key that is set again, and the first one is the oldest.
             self._since.pop(thing, None)
             self._since[thing] = (lease, now)
             if self._most is not None and len(self._since) > self._most:
@@ -51,6 +53,7 @@ class ClockJumps:
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall = wall
         self._steady = steady
+        # The distance of the two clocks changes only when the wall clock is set.
         self._apart = wall() - steady()
         self._seen: deque[tuple[float, float]] = deque(maxlen=100)
 

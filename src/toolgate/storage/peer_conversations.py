@@ -11,6 +11,7 @@ from toolgate.storage.database import Database, SqlConnection
 
 KEPT_SECONDS = 30 * 24 * 3600.0
 MOST = 100_000
+# Seldom: what is too old is not found in any case, so that deleting it may wait.
 _PRUNE_EVERY = 256
 
 _TAKE = """

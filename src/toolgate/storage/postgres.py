@@ -19,29 +19,29 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from toolgate.conversation.errors import Overloaded
-from toolgate.storage.postgres_connection import PostgresConnection, connect, translated
+from toolgate.conversation.errors import GatewayOverloaded
+from toolgate.storage.postgres_connection import TimeLimitedPostgresConnection, connect, translated
 from toolgate.storage.sql_engine import (
     CommitUncertain,
+    DatabaseWorkOutcome,
     DuplicateRow,
     SqlConnection,
     SqlCursor,
     Values,
     Work,
-    WorkOutcome,
     unavailable,
 )
 
 _T = TypeVar("_T")
 
+# Both in one round trip. The number is needed when the reply to COMMIT is lost, and cannot be asked for then.
 _BEGIN = "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT pg_current_xact_id()::text"
 _STATUS = "SELECT pg_xact_status(%s::xid8)"
+# Conflicts with other transactions; two that add the same key after both looked for it may get a violation.
 _CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
-"""Conflicts with other transactions; two that add the same key after both looked for it may get a violation."""
-
 _UNAVAILABLE = (psycopg.OperationalError, psycopg.InternalError, psycopg.InterfaceError, errors.InsufficientPrivilege)
+# The numbers of our advisory locks: any that other programs are unlikely to use.
 _MIGRATION_LOCK, _QUEUE_LOCK = 7_206_178_101, 7_206_178_102
-"""The numbers of our advisory locks: any that other programs are unlikely to use."""
 
 
 class _StoreConnection:
@@ -49,7 +49,7 @@ class _StoreConnection:
 
     __slots__ = ("_connection",)
 
-    def __init__(self, connection: PostgresConnection) -> None:
+    def __init__(self, connection: TimeLimitedPostgresConnection) -> None:
         self._connection = connection
 
     def execute(self, sql: str, values: Values = (), /) -> SqlCursor:
@@ -83,7 +83,7 @@ class PostgresEngine:
         self.commit_seconds = 0.0
         self._url = url
         self._timeout = timeout
-        self._idle: list[PostgresConnection] = []
+        self._idle: list[TimeLimitedPostgresConnection] = []
         self._retry_at: float | None = None
 
     def read(self, work: Work[_T]) -> _T:
@@ -98,18 +98,20 @@ class PostgresEngine:
                 try:
                     return self._attempt(work, queued=attempt > 0)
                 except _CONFLICTS as conflict:
+                    # A violation that comes again and again is no race: the row is there already.
                     if time.monotonic() > until or (isinstance(conflict, errors.UniqueViolation) and attempt > 2):
                         raise
                     time.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 5)))  # noqa: S311 - only spreads the retries
         raise AssertionError("unreachable")
 
-    def change_together(self, works: Iterator[Work[Any]]) -> list[WorkOutcome]:
+    def change_together(self, works: Iterator[Work[Any]]) -> list[DatabaseWorkOutcome]:
         """Run the first alone: PostgreSQL itself syncs once for transactions that commit at the same time."""
-        return [WorkOutcome(self.change(next(works)))]
+        return [DatabaseWorkOutcome(self.change(next(works)))]
 
     def exclusively(self, work: Work[_T]) -> _T:
         """Run the work as one transaction under an advisory lock, which is released by closing the connection."""
         with _map_errors(), closing(self._connect()) as connection:
+            # The node that has the lock may need longer for its migration than a request may wait.
             connection.execute("SET lock_timeout = 0; SET statement_timeout = 0", prepare=False)
             connection.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
             # Begun after the lock is held: a transaction sees the tables as they were at its beginning.
@@ -145,17 +147,14 @@ class PostgresEngine:
             opened.nextset()
             [number] = opened.fetchone() or [""]
             done = work(_StoreConnection(connection))
-            self._commit(connection, number)
+            try:
+                connection.execute("COMMIT", prepare=False)
+            except _UNAVAILABLE:
+                # While the connection is open, the server itself has refused, so that nothing was committed. If it is
+                # lost, the reply to COMMIT may be what was lost: only the server knows how the transaction ended.
+                if not connection.closed or not self._is_committed(number):
+                    raise
             return done
-
-    def _commit(self, connection: PostgresConnection, number: str) -> None:
-        try:
-            connection.execute("COMMIT", prepare=False)
-        except _UNAVAILABLE:
-            # While the connection is open, the server itself has refused, so that nothing was committed. If it is lost,
-            # the reply to COMMIT may be what was lost: only the server knows how the transaction ended.
-            if not connection.closed or not self._is_committed(number):
-                raise
 
     def _is_committed(self, number: str) -> bool:
         """Return whether the change was made, asked until the server answers."""
@@ -163,12 +162,12 @@ class PostgresEngine:
         while time.monotonic() < until:
             try:
                 return self.was_committed(number)
-            except Overloaded:
+            except GatewayOverloaded:
                 time.sleep(0.1)
         raise CommitUncertain(number)
 
     @contextmanager
-    def _connection(self) -> Iterator[PostgresConnection]:
+    def _connection(self) -> Iterator[TimeLimitedPostgresConnection]:
         """Yield a working connection that no other thread uses; an open transaction is rolled back at the end."""
         connection = self._checkout()
         connection.timeout = self._timeout
@@ -179,19 +178,21 @@ class PostgresEngine:
             if not connection.closed:
                 self._idle.append(connection)
 
-    def _checkout(self) -> PostgresConnection:
+    def _checkout(self) -> TimeLimitedPostgresConnection:
+        # The server may have ended a connection since it was last used: a request must not fail because of that.
         while self._idle:
             if (connection := self._idle.pop()).is_well():
                 return connection
             connection.close()
         return self._connect()
 
-    def _connect(self) -> PostgresConnection:
+    def _connect(self) -> TimeLimitedPostgresConnection:
         """Open a connection; while the server does not answer, one thread at a time tries, and the others fail at once."""
         now = time.monotonic()
         if self._retry_at is not None:
             if now < self._retry_at:
                 raise unavailable("it cannot be reached")
+            # Set before the attempt, which takes seconds: the other threads fail at once meanwhile.
             self._retry_at = now + self._timeout
         try:
             connection = connect(self._url, self._timeout)
@@ -203,12 +204,13 @@ class PostgresEngine:
 
 
 @contextmanager
-def _retry_queue(connection: PostgresConnection) -> Iterator[None]:
+def _retry_queue(connection: TimeLimitedPostgresConnection) -> Iterator[None]:
     """Wait in the queue of the transactions that failed."""
     connection.execute("SELECT pg_advisory_lock(%s)", (_QUEUE_LOCK,))
     try:
         yield
     finally:
+        # A failed transaction refuses every statement but ROLLBACK, the unlock too.
         connection.leave()
         if not connection.closed:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_QUEUE_LOCK,))

@@ -18,17 +18,18 @@ from psycopg.types.string import StrDumperUnknown, TextBinaryLoader, TextLoader
 
 _T = TypeVar("_T")
 
+# A quoted text, which stays; `?`; `:name`, yet not the second colon of a cast such as `::text`; and `%`, which the driver
+# would read as a placeholder.
 _MARKS = re.compile(r"'[^']*'|\?|(?<!:):([a-z_]+)|%")
+# The last, because a node that is put to sleep must not hold its locks until it wakes.
 _SETTINGS = """
 SET statement_timeout = '{limit}ms'; SET lock_timeout = '{limit}ms';
 SET idle_in_transaction_session_timeout = '{idle}ms'
 """
-"""The last, because a node that is put to sleep must not hold its locks until it wakes."""
-
 _DEFAULTS: dict[str, str | int] = {"connect_timeout": 3, "fallback_application_name": "toolgate"}
 
 
-class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
+class TimeLimitedPostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose statements end or fail in time, even if the server does not answer at all."""
 
     timeout: float | None = None
@@ -38,7 +39,8 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(self._bounded(gen), *args, **options)
 
     def _bounded(self, gen: PQGen[_T]) -> PQGen[_T]:
-        """The server ends what takes too long by itself; one that does not is not there."""
+        # A statement that takes too long is ended by the server's own timeout. A server that does not even do that is not
+        # there any more, and TCP would wait for it for minutes.
         until = None if self.timeout is None else monotonic() + 1.2 * self.timeout
         try:
             wanted = next(gen)
@@ -55,6 +57,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         """Return whether the connection is open as far as is known without a query."""
         if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
+        # An idle server sends nothing: bytes that wait are its farewell, or the end of the connection.
         events = select.poll()
         events.register(self.pgconn.socket, select.POLLIN)
         return not events.poll(0)
@@ -71,11 +74,12 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
             self.close()
 
 
-def connect(url: str, timeout: float) -> PostgresConnection:
+def connect(url: str, timeout: float) -> TimeLimitedPostgresConnection:
     """Return a new connection, on which each statement is prepared once."""
     given = conninfo_to_dict(url)
     missing = {name: value for name, value in _DEFAULTS.items() if name not in given}
-    wire = PostgresConnection.connect(make_conninfo(url, **missing), autocommit=True, prepare_threshold=0)
+    # With `autocommit` the driver sends no BEGIN of its own: a read is one round trip, and changes begin theirs themselves.
+    wire = TimeLimitedPostgresConnection.connect(make_conninfo(url, **missing), autocommit=True, prepare_threshold=0)
     wire.prepared_max = 500
     limit = round(timeout * 1000)
     try:
@@ -93,21 +97,21 @@ def connect(url: str, timeout: float) -> PostgresConnection:
 @cache
 def translated(sql: str) -> str:
     """Return the statement with the driver's placeholders: `?` is `%s`, `:name` is `%(name)s`; quoted text stays."""
-    return _MARKS.sub(_mark, sql)
+
+    def mark(found: re.Match[str]) -> str:
+        match found[0]:
+            case "?":
+                return "%s"
+            case name if name[0] == ":":
+                return f"%({found[1]})s"
+            case other:
+                return other.replace("%", "%%")
+
+    return _MARKS.sub(mark, sql)
 
 
-def _mark(found: re.Match[str]) -> str:
-    match found[0]:
-        case "?":
-            return "%s"
-        case name if name[0] == ":":
-            return f"%({found[1]})s"
-        case other:
-            return other.replace("%", "%%")
-
-
+# PostgreSQL stores no NUL in texts, and names come from strangers: NUL is written as this and 0, this as itself and 1.
 _ESCAPE = "\x1a"
-"""PostgreSQL keeps no NUL in texts, and names come from strangers: NUL is written as this and 0, this as itself and 1."""
 
 
 class _Text(StrDumperUnknown):

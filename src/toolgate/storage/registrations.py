@@ -6,19 +6,21 @@ secret for that: beside a SQLite file there is one.
 
 from pathlib import Path
 
-from toolgate.conversation.errors import GatewayError
+from toolgate.conversation.errors import InternalGatewayError
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.row_encryption import UnreadableRow, decrypt, derive_secret, encrypt
-from toolgate.storage.sqlite_files import make_secret, read_secret, secret_file
+from toolgate.storage.sqlite_file_permissions import make_secret, read_secret, secret_file
 
 _SAVE = "INSERT INTO registrations (name, registration) VALUES (?, ?)"
 _DELETE = "DELETE FROM registrations WHERE name = ?"
+# Only what was read is replaced: another process may have registered the name anew.
 _UPDATE = "UPDATE registrations SET registration = ? WHERE name = ? AND registration = ?"
+# Registrations in PostgreSQL, and those of earlier versions, are JSON in clear, which never begins so.
 _SEALED = b"sealed:"
 _PURPOSE = "registrations"
 
 
-class RegistrationStore:
+class RegisteredSourceStore:
     """Stores registrations by name."""
 
     def __init__(self, database: Database) -> None:
@@ -63,8 +65,10 @@ def _decrypted(path: Path | None, text: bytes) -> bytes:
     secret = None if path is None else read_secret(path)
     if path is None or secret is None:
         where = "its secret" if path is None else str(secret_file(path))
-        raise GatewayError(f"The registrations are encrypted and {where} is missing: restore it from a backup.")
+        raise InternalGatewayError(f"The registrations are encrypted and {where} is missing: restore it from a backup.")
     try:
         return decrypt(derive_secret(_PURPOSE, secret), text[len(_SEALED) :])
     except UnreadableRow:
-        raise GatewayError(f"The registrations were encrypted with another secret than {secret_file(path)}.") from None
+        raise InternalGatewayError(
+            f"The registrations were encrypted with another secret than {secret_file(path)}."
+        ) from None

@@ -14,7 +14,11 @@ from toolgate.storage.responses import Write
 
 
 class StoredRequest(Struct, frozen=True):
-    """One request; `created` is when it arrived, in seconds since 1970, `tools` and `warnings` are JSON."""
+    """One request; `created` is when it arrived, in seconds since 1970, `tools` and `warnings` are JSON.
+
+    A text that a request does not have is empty, because Python's sqlite3 looks for an adapter of every None, which takes
+    longer than to store a text. Rows of earlier versions have None there.
+    """
 
     id: str
     owner: str
@@ -38,9 +42,13 @@ class StoredRequest(Struct, frozen=True):
     cost: float
     first_token_ms: float | None
     total_ms: float
-    tools: str | None = None
-    warnings: str | None = None
-    run: str | None = None
+    tools: str | None = ""
+    warnings: str | None = ""
+    run: str | None = ""
+
+
+# The texts that are empty where a request has none.
+ABSENT_TEXTS = ("dialect", "upstream", "upstream_dialect", "model", "finish_reason", "code", "error", "run")
 
 
 class StatusRange(Struct, frozen=True):
@@ -48,6 +56,10 @@ class StatusRange(Struct, frozen=True):
 
     first: int
     last: int
+
+
+# The statuses of all requests that failed.
+FAILED = (400, 999)
 
 
 class RequestFilter(Struct, frozen=True):
@@ -61,8 +73,8 @@ class RequestFilter(Struct, frozen=True):
     times: TimeRange = TimeRange()
 
 
+# How many rows one page looks at where a text is searched for: each costs as much as four others.
 TEXT_ROWS = 2_500
-"""How many rows one page looks at where a text is searched for: each costs as much as four others."""
 
 
 class RequestPage(Struct, frozen=True):
@@ -75,8 +87,8 @@ class RequestPage(Struct, frozen=True):
 _FIELDS = StoredRequest.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _VALUES = ", ".join("?" * len(_FIELDS))
+# Rows of one statement: while SQLite works on them the event loop runs, which waits for the making of the next.
 _ROWS_AT_ONCE = 20
-"""Rows of one statement: while SQLite works on them the event loop runs, which waits for the making of the next."""
 
 
 def _insert(rows: int) -> str:
@@ -89,6 +101,7 @@ _LATER = (
     *("upstream", "upstream_dialect", "model", "status", "finish_reason", "code", "error", "input_tokens", "cost"),
     *("output_tokens", "cached_tokens", "reasoning_tokens", "estimated", "tools", "warnings", "run"),
 )
+# The row keeps the time of the first request: what passed until the background began is added to the latencies.
 _WAITED = "(excluded.created - request_records.created) * 1000"
 _REPLACE = f"""
 INSERT INTO request_records ({_COLUMNS}) VALUES ({_VALUES}) ON CONFLICT (id) DO UPDATE SET
@@ -113,8 +126,8 @@ class RequestStore:
         """
 
         def write(db: SqlConnection) -> None:
-            rows = iter(accepted())
-            while some := [astuple(one) for one in islice(rows, _ROWS_AT_ONCE)]:
+            rows = map(astuple, accepted())
+            while some := list(islice(rows, _ROWS_AT_ONCE)):
                 if len(some) == _ROWS_AT_ONCE:
                     db.execute(_INSERT_MANY, list(chain.from_iterable(some)))
                 else:
@@ -155,6 +168,7 @@ class RequestStore:
 
 
 def _conditions(wanted: RequestFilter) -> Iterable[SqlCondition]:
+    # `|| ''` and `+ 0` change no value, and keep the database from using an index (`SqlCondition.unindexed`).
     if wanted.owner is not None:
         yield SqlCondition("owner = ?", (wanted.owner,), unindexed="owner || '' = ?")
     if wanted.model is not None:
@@ -173,10 +187,6 @@ def _conditions(wanted: RequestFilter) -> Iterable[SqlCondition]:
         columns = ("lower(model)", "lower(coalesce(error, ''))", "lower(id)")
         fits = [f"replace({column}, ?, '') <> {column}" for column in columns]
         yield SqlCondition(f"({' OR '.join(fits)})", (wanted.text.lower(),) * len(fits))
-
-
-FAILED = (400, 999)
-"""The statuses of all requests that failed."""
 
 
 def _request(row: Any) -> StoredRequest:

@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from toolgate.conversation.call_ids import is_storable
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.ids import is_storable
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.sql_engine import batches, placeholders
 
+# A change to other tables that must happen together with one to these, or not at all.
 Write: TypeAlias = Callable[[SqlConnection], object]
-"""A change to other tables that must happen together with one to these, or not at all."""
 
 
 class StoredResponse(Struct, frozen=True):
@@ -44,6 +44,7 @@ class HistoryLimits(Struct, frozen=True):
             raise _too_long(what, f"{self.items} items (responses.past_items)", param)
 
 
+# Values of SQL, in which a number has 64 bits.
 NO_LIMITS = HistoryLimits(2**62, 2**31)
 
 
@@ -91,9 +92,10 @@ class ResponseStore:
             if not rows:
                 return []
             _, previous, size, turns = rows[0]  # the oldest that was reached
+            # The query stops at the limit: if the oldest one continues another, there is at least one more.
             what = f"The response {id[:100]!r} with all that it continues"
             limits.check(size, turns + (turns >= limits.items and previous is not None), what, "previous_response_id")
-            if previous is not None:
+            if previous is not None:  # within the limits the chain ends early only where one was deleted
                 return []
             ids = [row[0] for row in rows]
             found = _load_rows(db, owner, ids)
@@ -115,22 +117,25 @@ class ResponseStore:
         """
 
         def read(db: SqlConnection) -> dict[str, tuple[dict[str, Any], int]]:
-            places: dict[str, str] = {}
+            response_of_item: dict[str, str] = {}
             for some in batches(ids):
                 select = f"SELECT id, response FROM items WHERE owner = ? AND id IN ({placeholders(some)})"  # noqa: S608 - ?
-                places |= dict(db.execute(select, (owner, *some)).fetchall())
-            named = list(dict.fromkeys(places.values()))
+                response_of_item |= dict(db.execute(select, (owner, *some)).fetchall())
+            # Items are not stored by themselves: the whole responses are read, so these are what is measured.
+            responses = list(dict.fromkeys(response_of_item.values()))
             size = 0
-            for some in batches(named):
+            for some in batches(responses):
                 select = (
                     f"SELECT coalesce(sum(bytes), 0) FROM responses WHERE owner = ? AND id IN ({placeholders(some)})"  # noqa: S608 - ?
                 )
                 size += int(db.execute(select, (owner, *some)).fetchone()[0])
             limits.check(size, 0, "What the item references name", "input")
-            given: dict[str, dict[str, Any]] = {}
-            for response in _load_rows(db, owner, named).values():
-                given |= _output(response)
-            return {id: (given[id], len(msgspec.json.encode(given[id]))) for id in places if id in given}
+            outputs: dict[str, dict[str, Any]] = {}
+            for response in _load_rows(db, owner, responses).values():
+                outputs |= _output(response)
+            return {
+                id: (outputs[id], len(msgspec.json.encode(outputs[id]))) for id in response_of_item if id in outputs
+            }
 
         return await self._database.read(read)
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from toolgate.storage.chats import forget_chat
 from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.recorded_chats import forget_chat
 from toolgate.storage.responses import forget_run_content
 
+# Rows that are deleted in one transaction: requests that write wait behind it.
 AT_ONCE = 200
-"""Rows that are deleted in one transaction."""
 
+# Records of requests that are kept at most, whatever their age: a busy server gets many more than that in a week.
 MOST_REQUESTS = 1_000_000
-"""Records of requests that are kept, whatever their age."""
 
 _DAY = 86_400.0
 # One that another continues stays until that one goes.
@@ -25,13 +25,14 @@ SELECT id FROM responses WHERE created < ?
     AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.previous = responses.id)
 ORDER BY created, id LIMIT ?
 """
+# Questions that a person may still answer, and approvals that a call may still use, stay.
 _CLOSED = """
 SELECT id FROM approvals WHERE created < ? AND state NOT IN ('pending', 'approved') ORDER BY created, id LIMIT ?
 """
 _DAYS = "SELECT DISTINCT day FROM usage_sums WHERE day < ? ORDER BY day LIMIT ?"
 
+# Deletes some of the rows from before this time; how many there were, fewer than `AT_ONCE` when none are left.
 Sweep: TypeAlias = Callable[[SqlConnection, float], int]
-"""Deletes some of the rows from before this time; how many there were, fewer than `AT_ONCE` when none are left."""
 
 
 def _responses(db: SqlConnection, before: float) -> int:
@@ -71,6 +72,7 @@ def _usage(db: SqlConnection, before: float) -> int:
 
 
 def _requests(db: SqlConnection, before: float) -> int:
+    # The newest one that is too many: it goes with all that are older.
     newest = "SELECT created FROM request_records ORDER BY created DESC LIMIT 1 OFFSET ?"
     if (surplus := db.execute(newest, (MOST_REQUESTS,)).fetchone()) is not None:
         before = max(before, surplus[0])
@@ -97,11 +99,13 @@ def _hours(db: SqlConnection, before: float) -> int:
     first = f"{datetime.fromtimestamp(before, UTC):%Y-%m-%dT%H}"
     found = 0
     for table in ("usage_hours", "latency_counts"):
+        # An hour has a row for each key and model, so few hours at a time.
         hours = _ids(db, f"SELECT DISTINCT hour FROM {table} WHERE hour < ? ORDER BY hour LIMIT ?", first, 24)  # noqa: S608 - constants
         found += sum([db.execute(f"DELETE FROM {table} WHERE hour = ?", (hour,)).rowcount for hour in hours])  # noqa: S608 - constants
     return found
 
 
+# By the names that `records.days` has for them.
 SWEEPS: Mapping[str, Sweep] = {
     "responses": _responses,
     "conversations": _conversations,
@@ -113,8 +117,8 @@ SWEEPS: Mapping[str, Sweep] = {
     "hours": _hours,
     "runs": _runs,
 }
-"""How each kind of record goes."""
-
+# The tables from which all rows of an owner go, and the column that names it. `api_keys` is not among them: the name of a
+# key is never given to another.
 _OWNED = {
     "tool_invocations": "owner",
     "request_records": "owner",
@@ -150,22 +154,23 @@ class RetentionStore:
 
     async def forget(self, owner: str) -> dict[str, int]:
         """Delete everything of one owner, whatever its age, and return how many rows of each kind there were."""
-        return await self._database.change(lambda db: _forget(db, owner))
 
+        def forget(db: SqlConnection) -> dict[str, int]:
+            gone: dict[str, int] = {}
+            # Tables without an owner column hold what belongs to these, so it is found by their ids.
+            for kind, delete in (
+                ("responses", _delete_responses),
+                ("conversations", _delete_conversations),
+                ("chats", _delete_chats),
+            ):
+                ids = [row[0] for row in db.execute(f"SELECT id FROM {kind} WHERE owner = ?", (owner,)).fetchall()]  # noqa: S608 - constants
+                delete(db, ids)
+                gone[kind] = len(ids)
+            for table, column in _OWNED.items():
+                gone[table] = db.execute(f"DELETE FROM {table} WHERE {column} = ?", (owner,)).rowcount  # noqa: S608 - constants
+            return {kind: count for kind, count in gone.items() if count}
 
-def _forget(db: SqlConnection, owner: str) -> dict[str, int]:
-    gone: dict[str, int] = {}
-    for kind, delete in (
-        ("responses", _delete_responses),
-        ("conversations", _delete_conversations),
-        ("chats", _delete_chats),
-    ):
-        ids = [row[0] for row in db.execute(f"SELECT id FROM {kind} WHERE owner = ?", (owner,)).fetchall()]  # noqa: S608 - constants
-        delete(db, ids)
-        gone[kind] = len(ids)
-    for table, column in _OWNED.items():
-        gone[table] = db.execute(f"DELETE FROM {table} WHERE {column} = ?", (owner,)).rowcount  # noqa: S608 - constants
-    return {kind: count for kind, count in gone.items() if count}
+        return await self._database.change(forget)
 
 
 def _delete_responses(db: SqlConnection, ids: list[str]) -> None:

@@ -36,6 +36,7 @@ def encrypt(secret: bytes, plain: bytes) -> bytes:
 
 def decrypt(secret: bytes, sealed: bytes) -> bytes:
     """Decrypt a text; UnreadableRow under any other secret."""
+    # nonce (16 bytes), tag (32 bytes), ciphertext
     nonce, tag, hidden = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:][:_TAG_BYTES], sealed[_NONCE_BYTES + _TAG_BYTES :]
     if not hmac.compare_digest(tag, _tag(secret, nonce + hidden)):
         raise UnreadableRow
@@ -44,6 +45,7 @@ def decrypt(secret: bytes, sealed: bytes) -> bytes:
 
 def _mixed(secret: bytes, nonce: bytes, text: bytes) -> bytes:
     stream = hashlib.shake_256(derive_secret("stream", secret) + nonce).digest(len(text))
+    # As two large numbers: a loop over the bytes takes ten times as long.
     return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(text), "big")
 
 

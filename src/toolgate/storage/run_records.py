@@ -20,8 +20,8 @@ from toolgate.storage.sql_engine import batches, placeholders
 
 RunKind: TypeAlias = Literal["background", "foreground"]
 
+# After so long without a sign of life a foreground run of another machine is taken to be cut off.
 STALE_SECONDS = 90.0
-"""After so long without a sign of life a foreground run of another machine is taken to be cut off."""
 
 CUT_OFF = "The server stopped while this run was going on."
 
@@ -79,11 +79,12 @@ _UPSERT = f"""
     {", ".join([f"{name} = excluded.{name}" for name in (*_PROGRESS, "state", "ended", "response", "node", "alive")])}
 """
 _UPDATE = f"UPDATE run_records SET {', '.join([f'{name} = ?' for name in _PROGRESS])} WHERE id = ?"  # noqa: S608 - constants
+# A client may delete a response before its run is written.
 _UNLINK_DELETED = """
 UPDATE run_records SET response = NULL WHERE id = ?
     AND NOT EXISTS (SELECT 1 FROM run_requests WHERE run_requests.response = run_records.response)
 """
-"""A client may delete a response before its run is written."""
+# The owner is that of the record; an entry of a run whose record was deleted meanwhile is not stored.
 _ENTRY = """
 INSERT INTO run_entries (run, place, owner, entry) SELECT r.id, ?, r.owner, ? FROM run_records AS r WHERE r.id = ?
 ON CONFLICT (run, place) DO UPDATE SET entry = excluded.entry
@@ -94,6 +95,7 @@ _SILENT = """
 SELECT id, node, alive FROM run_records
 WHERE state IN ('running', 'waiting') AND kind = 'foreground' AND node <> ? ORDER BY state, created LIMIT 1000
 """
+# Only if it is still as silent as when it was read: its node may have been slow.
 _CUT_OFF = """
 UPDATE run_records SET state = 'failed', ended = alive, error = ?
 WHERE id = ? AND alive = ? AND state IN ('running', 'waiting')

@@ -29,7 +29,10 @@ State: TypeAlias = Live | End
 
 ENDS: frozenset[str] = frozenset(get_args(End))
 
+# In the order of the columns: id, owner, state, node, token, lease, attempts, steps, cancel, asked (the request), created
+# and updated.
 _INSERT = "INSERT INTO runs VALUES (?, ?, 'queued', ?, 0, ?, 0, 0, 0, ?, ?, ?)"
+# A run that has finished a step since it was claimed last starts to count its attempts anew, because it makes progress.
 _CLAIM = """
 UPDATE runs SET state = 'running', node = ?, token = token + 1, lease = ?, updated = ?,
     attempts = CASE WHEN steps < ? THEN 1 ELSE attempts + 1 END, steps = ?
@@ -45,6 +48,8 @@ WHERE id = ? AND token = ? AND state IN ('running', 'waiting')
 _RENEW = """
 UPDATE runs SET lease = ? WHERE node = ? AND state IN ('running', 'waiting') AND id IN (%s) RETURNING id, token, cancel
 """
+# With the token and the lease that were read: its node may have renewed it, or another node may have taken it since.
+# A run that waited for an approval did nothing that may have killed its node: that attempt does not count.
 _TAKE = """
 UPDATE runs SET state = 'queued', node = ?, token = token + 1, lease = ?, updated = ?,
     attempts = CASE WHEN state = 'waiting' THEN attempts - 1 ELSE attempts END
@@ -231,13 +236,14 @@ class RunStore:
     async def take_abandoned(self) -> list[AbandonedRun]:
         """Queue runs that their nodes have left for this node, and return them, owner by owner in turn."""
         found = await self._database.read(lambda db: db.execute(_LIVE).fetchall())
+        # A queued run without a node was released by one that shuts down, and is free at once.
         gone = {"", *(node for node in {row[1] for row in found if row[1]} if self._is_gone(node))}
         self._watch.keep({row[0] for row in found})
         queue: FairQueue[tuple[AbandonedRun, int, float]] = FairQueue()
         for id, node, token, lease, state, owner in found:
             if self._watch.age(id, (token, lease)) >= self.lease_seconds or node in gone:
                 queue.put(owner, (AbandonedRun(id, state != "queued"), token, lease))
-        if not queue:
+        if not queue:  # the usual case, polled by every node: it must not cost a write
             return []
         abandoned = [queue.take() for _ in range(len(queue))]
         now = self._clock()

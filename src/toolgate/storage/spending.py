@@ -19,8 +19,14 @@ class SpendingStore:
         self._counted: Mapping[tuple[str, str], float] = {}
 
     async def add(self, amounts: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-        """Add amounts, all or none, and return the new sums; after Overloaded the caller passes the same amounts again."""
-        await self._settle()
+        """Add amounts, all or none, and return the new sums; after GatewayOverloaded the caller passes them again."""
+        if self._doubtful is not None:
+            # The last call raised CommitUncertain, and its amounts are among these again: if they were added after all,
+            # only what has come since is added now.
+            uncertain, doubtful = self._doubtful
+            if await self._database.was_committed(uncertain):
+                self._counted = doubtful
+            self._doubtful = None
         counted = self._counted
         rows = [(key, period, amount - counted.get((key, period), 0.0)) for (key, period), amount in amounts.items()]
 
@@ -36,14 +42,6 @@ class SpendingStore:
             raise
         self._counted = {}
         return sums
-
-    async def _settle(self) -> None:
-        """Find out what was added although the caller got Overloaded, and will pass it again."""
-        if self._doubtful is not None:
-            uncertain, amounts = self._doubtful
-            if await self._database.was_committed(uncertain):
-                self._counted = amounts
-            self._doubtful = None
 
     async def sums(self, labels: Iterable[str]) -> dict[tuple[str, str], float]:
         """Return the sums of all keys in these periods."""

@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayError, Overloaded
+from toolgate.conversation.errors import GatewayOverloaded, InternalGatewayError
 
 _T = TypeVar("_T")
 
+# A request waits so long for a lock, a connection or an answer before it fails.
 TIMEOUT_SECONDS = 5.0
-"""Seconds that a request waits for a lock, a connection or an answer before it fails."""
 
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
@@ -45,11 +45,11 @@ class SqlConnection(Protocol):
         """Run one statement for each row of values."""
 
 
+# Depends on nothing but the database: a transaction that fails against another is run again from its beginning.
 Work: TypeAlias = Callable[[SqlConnection], _T]
-"""Depends on nothing but the database: a transaction that fails against another is run again from its beginning."""
 
 
-class WorkOutcome(Struct, frozen=True):
+class DatabaseWorkOutcome(Struct, frozen=True):
     """What a piece of work returned, or raised."""
 
     result: Any = None
@@ -57,17 +57,16 @@ class WorkOutcome(Struct, frozen=True):
 
 
 class SqlEngine(Protocol):
-    """Runs work in the calling thread; errors of the database are raised as `Overloaded`."""
+    """Runs work in the calling thread; errors of the database are raised as `GatewayOverloaded`."""
 
     threads: int
+    # Seconds that a change waits for the locks of other processes, that work waits for a thread, and that the last commit
+    # took.
     lock_seconds: float
-    """Seconds that a change waits for the locks of other processes."""
     queue_seconds: float
-    """Seconds that work waits for a thread."""
     commit_seconds: float
-    """Seconds that the last commit took."""
+    # The types of the schema that this engine names differently.
     type_names: dict[str, str]
-    """The types of the schema that this engine names differently."""
 
     def read(self, work: Work[_T]) -> _T:
         """Return what the work reads; each statement is a transaction of its own."""
@@ -75,7 +74,7 @@ class SqlEngine(Protocol):
     def change(self, work: Work[_T]) -> _T:
         """Run the work as one serializable transaction."""
 
-    def change_together(self, works: Iterator[Work[Any]]) -> list[WorkOutcome]:
+    def change_together(self, works: Iterator[Work[Any]]) -> list[DatabaseWorkOutcome]:
         """Run the first of these works, and as many more as fit into its transaction; return how each of them ended.
 
         Raises what kept the first from being begun.
@@ -91,19 +90,19 @@ class SqlEngine(Protocol):
         """Return what is damaged, in sentences for a person."""
 
     def was_committed(self, number: str) -> bool:
-        """Return whether the change of this number was committed; Overloaded as long as that is not known."""
+        """Return whether the change of this number was committed; GatewayOverloaded as long as that is not known."""
 
     def close(self) -> None:
         """Close all connections; nothing runs any more."""
 
 
-class DuplicateRow(GatewayError):
+class DuplicateRow(InternalGatewayError):
     """A row with this key exists already."""
 
     code = "storage_duplicate"
 
 
-class CommitUncertain(Overloaded):
+class CommitUncertain(GatewayOverloaded):
     """The database did not report the end of a change, which may still be made; see `Database.was_committed`."""
 
     code = "storage_unavailable"
@@ -113,7 +112,7 @@ class CommitUncertain(Overloaded):
         number: str = "",
         *,
         why: str = "the connection was lost",
-        outcome: Callable[[], WorkOutcome | None] | None = None,
+        outcome: Callable[[], DatabaseWorkOutcome | None] | None = None,
     ) -> None:
         """The database knows the change by its `number`, or this process by its `outcome`, which is None until it ends."""
         super().__init__(
@@ -133,8 +132,8 @@ def placeholders(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
+# A page of a list that would be larger has fewer rows than were asked for: clients decide how large a row is.
 PAGE_BYTES = 8 * 1024 * 1024
-"""The size of a page of a list: one that would be larger has fewer rows than were asked for."""
 
 
 def fitting(sizes: Iterable[int]) -> int:
@@ -142,12 +141,13 @@ def fitting(sizes: Iterable[int]) -> int:
     count = total = 0
     for size in sizes:
         total += size
+        # The first row is always on the page, whatever its size, or the list would never get past it.
         if count and total > PAGE_BYTES:
             break
         count += 1
     return count
 
 
-def unavailable(why: str) -> Overloaded:
+def unavailable(why: str) -> GatewayOverloaded:
     """Return the error of requests while the database cannot be used."""
-    return Overloaded(f"The storage is not available: {why}.", code="storage_unavailable", retry_after=5)
+    return GatewayOverloaded(f"The storage is not available: {why}.", code="storage_unavailable", retry_after=5)

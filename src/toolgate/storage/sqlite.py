@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolgate.storage.sql_engine import DuplicateRow, SqlConnection, Work, WorkOutcome, unavailable
-from toolgate.storage.sqlite_files import make_private
+from toolgate.storage.sql_engine import DatabaseWorkOutcome, DuplicateRow, SqlConnection, Work, unavailable
+from toolgate.storage.sqlite_file_permissions import make_private
 
 _T = TypeVar("_T")
 
+# A file up to this size is checked when it is opened, which takes a tenth of a second at most.
 CHECKED_BYTES = 64 * 1024 * 1024
-"""A file up to this size is checked when it is opened, which takes a tenth of a second at most."""
 
+# How many times longer work waits for the thread than for a lock: a disk that other programs keep busy may take seconds to
+# sync, and answers then.
 QUEUE_FACTOR = 6
-"""How many times longer work waits for the thread than for a lock: a disk that other programs keep busy may take seconds to
-sync, and answers then."""
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _DUPLICATE = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
@@ -56,13 +56,14 @@ class SqliteEngine:
             db.execute("BEGIN IMMEDIATE")
             return work(db)
 
-    def change_together(self, works: Iterator[Work[Any]]) -> list[WorkOutcome]:
+    def change_together(self, works: Iterator[Work[Any]]) -> list[DatabaseWorkOutcome]:
         """Run works as one transaction, for as long as running them takes no longer than the last commit did.
 
         So a slow disk syncs once for all that wait, and nothing on a fast one waits for more than twice its own time.
         """
         done: list[Work[Any]] = []
-        outcomes: list[WorkOutcome] = []
+        outcomes: list[DatabaseWorkOutcome] = []
+        # Outside the `try`: what keeps the transaction from beginning is raised, and no work has been taken yet.
         with self._map_errors():
             db = self._connected()
             db.execute("BEGIN IMMEDIATE")
@@ -71,6 +72,7 @@ class SqliteEngine:
             for work in works:
                 done.append(work)
                 outcomes.append(_outcome(db, work, nested=len(done) > 1))
+                # A first work that failed has rolled back the whole transaction.
                 if time.monotonic() - began > self._sync_seconds or not db.in_transaction:
                     break
             committing = time.monotonic()
@@ -81,6 +83,7 @@ class SqliteEngine:
         except Exception:  # noqa: BLE001 - whatever it was is raised again where it belongs
             with self._map_errors():
                 db.rollback()
+            # Each runs again by itself, so that the error of one does not fail the others.
             return [self._outcome_alone(work) for work in done]
         return outcomes
 
@@ -107,40 +110,48 @@ class SqliteEngine:
             self._connection.close()
             self._connection = None
 
-    def _outcome_alone(self, work: Work[Any]) -> WorkOutcome:
+    def _outcome_alone(self, work: Work[Any]) -> DatabaseWorkOutcome:
         """Run work in a transaction of its own, after one with others has failed."""
         try:
-            return WorkOutcome(self.change(work))
+            return DatabaseWorkOutcome(self.change(work))
         except Exception as error:  # noqa: BLE001 - raised where the result is awaited
-            return WorkOutcome(error=error)
+            return DatabaseWorkOutcome(error=error)
 
     def _connected(self) -> sqlite3.Connection:
         if self._damage is not None:
             raise unavailable(self._damage)
         if self._connection is not None and self._path is not None:
-            self._check_not_moved(self._path)
+            # Writes to a file that was deleted while it is open would be lost without an error.
+            if _inode(self._path) != self._file:
+                raise unavailable(f"{self._path} was moved or deleted while in use; put it back, or start again")
+            # If only the log was deleted, SQLite still has its content, and merges it into the file when it closes.
+            if _inode(self._path.with_name(self._path.name + "-wal")) is None:
+                self.close()
         if self._connection is None:
             self._connection = self._open()
         return self._connection
 
-    def _check_not_moved(self, path: Path) -> None:
-        """Check that the file is still there: writes to a deleted file would be lost without an error."""
-        if _inode(path) != self._file:
-            raise unavailable(f"{path} was moved or deleted while in use; put it back, or start again")
-        if _inode(path.with_name(path.name + "-wal")) is None:
-            self.close()  # SQLite still has the content of the deleted log, and merges it into the file
-
     def _open(self) -> sqlite3.Connection:
         if self._path is not None:
             make_private(self._path)
+        # `isolation_level=None`: the module would begin transactions by itself, and not with IMMEDIATE. Threads are not
+        # checked because the one of `aclose` is another; only one at a time uses the connection.
         connection = sqlite3.connect(self._path or ":memory:", isolation_level=None, check_same_thread=False)
         try:
             connection.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1000)}")
             _use_wal(connection, self._timeout)
             connection.execute("PRAGMA synchronous = FULL")  # with NORMAL, WAL loses the last commits in a power cut
+            # A statement of many rows keeps the pages that it changes, to undo it, and would write them to a file.
+            connection.execute("PRAGMA temp_store = MEMORY")
             if self._path is not None:
                 self._file = _inode(self._path)
-                _check_file(connection, self._path)
+            if self._path is not None and self._path.stat().st_size <= CHECKED_BYTES:
+                [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if found != "ok":
+                    # A finding is a row and no error: with this code `_map_errors` stops all use of the file.
+                    damage = sqlite3.DatabaseError(found)
+                    damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+                    raise damage
         except sqlite3.Error:
             connection.close()
             raise
@@ -156,6 +167,7 @@ class SqliteEngine:
                 raise
             raise DuplicateRow(str(error)) from error
         except sqlite3.DatabaseError as error:
+            # The low byte is the primary code: SQLITE_CORRUPT_INDEX and its like count as SQLITE_CORRUPT.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code == sqlite3.SQLITE_ERROR:  # the statement is wrong, not the file
                 raise
@@ -166,30 +178,22 @@ class SqliteEngine:
             raise unavailable(str(error)) from error
 
 
-def _outcome(db: sqlite3.Connection, work: Work[Any], *, nested: bool) -> WorkOutcome:
+def _outcome(db: sqlite3.Connection, work: Work[Any], *, nested: bool) -> DatabaseWorkOutcome:
     """Run work in the open transaction, and undo only its own writes if it raises; errors of SQLite end the transaction."""
+    # The first needs no savepoint: there is nothing before it to keep, and most transactions have one work only.
     if nested:
         db.execute("SAVEPOINT work")
     try:
-        outcome = WorkOutcome(work(db))
+        outcome = DatabaseWorkOutcome(work(db))
     except Exception as error:
         duplicate = isinstance(error, sqlite3.IntegrityError) and error.sqlite_errorcode in _DUPLICATE
         if isinstance(error, (sqlite3.Error, OSError)) and not duplicate:
             raise
-        outcome = WorkOutcome(error=DuplicateRow(str(error)) if duplicate else error)
+        outcome = DatabaseWorkOutcome(error=DuplicateRow(str(error)) if duplicate else error)
         db.execute("ROLLBACK TO work" if nested else "ROLLBACK")
     if nested:
         db.execute("RELEASE work")
     return outcome
-
-
-def _check_file(connection: sqlite3.Connection, path: Path) -> None:
-    if path.stat().st_size <= CHECKED_BYTES:
-        [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            damage = sqlite3.DatabaseError(found)
-            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise damage
 
 
 def _inode(path: Path) -> int | None:

@@ -21,6 +21,7 @@ ON CONFLICT (response, first) DO UPDATE SET last = excluded.last, frames = exclu
 """
 _AFTER = "SELECT first, frames FROM response_events WHERE response = ? AND last > ? ORDER BY first LIMIT ?"
 _BATCHES_AT_ONCE = 64
+# Ends a frame of server-sent events, `event: …\ndata: {…}\n\n`: a batch is one text that is split here.
 _END = b"\n\n"
 
 

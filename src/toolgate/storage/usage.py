@@ -10,8 +10,8 @@ from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
 
 By: TypeAlias = Literal["key", "model", "day", "hour"]
+# The columns by which sums may be grouped.
 BY: tuple[By, ...] = ("key", "model", "day", "hour")
-"""The columns by which sums may be grouped."""
 
 SUMS = ("requests", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "estimated", "cost", "errors")
 _TABLES = {"day": "usage_sums", "hour": "usage_hours"}
@@ -72,25 +72,21 @@ class UsageStore:
         names = [name for name in BY if name in by]
         unit = "hour" if "hour" in by else "day"
         filters = [("key =", key), (f"{unit} >=", since), (f"{unit} <=", until)]
-        text, values = _select(_TABLES[unit], names, filters)
+        conditions = [(condition, value) for condition, value in filters if value is not None]
+        where = " AND ".join([f"{condition} ?" for condition, _ in conditions]) or "1 = 1"
+        columns = ", ".join([*names, *[f"sum({name})" for name in SUMS]])
+        # Without GROUP BY there is one row of sums even for an empty table; HAVING leaves that out.
+        grouped = f" GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else " HAVING count(*) > 0"
+        text = f"SELECT {columns} FROM {_TABLES[unit]} WHERE {where}{grouped}"  # noqa: S608 - names of columns
+        values = tuple([value for _, value in conditions])
 
         def read(db: SqlConnection) -> list[dict[str, Any]]:
-            return [_from_row(names, row) for row in db.execute(text, values).fetchall()]
+            found: list[dict[str, Any]] = []
+            for row in db.execute(text, values).fetchall():
+                sums = dict(zip(SUMS, row[len(names) :], strict=True))
+                # In PostgreSQL the sum of BIGINT is a NUMERIC, which comes as a Decimal.
+                whole = {name: int(value) for name, value in sums.items() if name != "cost"}
+                found.append({**dict(zip(names, row, strict=False)), **whole, "cost": round(float(sums["cost"]), 6)})
+            return found
 
         return await self._database.read(read)
-
-
-def _select(table: str, names: Sequence[str], filters: Iterable[tuple[str, str | None]]) -> tuple[str, tuple[str, ...]]:
-    conditions = [(condition, value) for condition, value in filters if value is not None]
-    where = " AND ".join([f"{condition} ?" for condition, _ in conditions]) or "1 = 1"
-    columns = ", ".join([*names, *[f"sum({name})" for name in SUMS]])
-    grouped = f" GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else " HAVING count(*) > 0"
-    text = f"SELECT {columns} FROM {table} WHERE {where}{grouped}"  # noqa: S608 - names of columns
-    return text, tuple([value for _, value in conditions])
-
-
-def _from_row(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    """Return a row by its names; a sum of whole numbers may come as a type of its own."""
-    sums = dict(zip(SUMS, row[len(names) :], strict=True))
-    whole = {name: int(value) for name, value in sums.items() if name != "cost"}
-    return {**dict(zip(names, row, strict=False)), **whole, "cost": round(float(sums["cost"]), 6)}

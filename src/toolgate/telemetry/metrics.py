@@ -1,14 +1,15 @@
 """Count requests, tokens, attempts and tool runs, and render them in Prometheus' text format.
 
-Labels take few values: every name that is not in the configuration becomes `other`. A request costs a few additions; they
-are made on the event loop only, so they need no lock.
+Labels take few values: every name that is not in the configuration becomes `other`. Requests are counted in batches, on
+the event loop only, so that no lock is needed.
 """
 
 import os
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from toolgate.conversation.events import Usage
@@ -16,6 +17,7 @@ from toolgate.telemetry.prometheus import Sample, family, histogram
 
 OTHER = "other"
 NONE = "none"
+# Seconds: a short answer takes milliseconds, a long run minutes.
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _TOKEN_KINDS = ("input", "output", "cache_read", "cache_write", "reasoning")
 
@@ -29,14 +31,15 @@ class LatencyHistogram:
         self.counts = [0] * (len(_BOUNDS) + 1)
         self.sum = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(_BOUNDS, seconds)] += 1
-        self.sum += seconds
+    def add(self, durations: Sequence[float]) -> None:
+        """Count durations, in seconds."""
+        for bucket, count in Counter(map(partial(bisect_left, _BOUNDS), durations)).items():
+            self.counts[bucket] += count
+        self.sum += sum(durations)
 
 
-class ModelMetrics:
-    """The counters of one client dialect and one model."""
+class ClientRequestCounters:
+    """Counts the requests of clients in one dialect for one model."""
 
     __slots__ = ("bytes_in", "bytes_out", "calls", "first", "labels", "latency", "statuses", "tokens")
 
@@ -48,15 +51,15 @@ class ModelMetrics:
         self.tokens = [0] * len(_TOKEN_KINDS)
         self.calls = self.bytes_in = self.bytes_out = 0
 
-    def add_usage(self, usage: Usage) -> None:
-        """Count the tokens of one answer."""
+    def add_usage(self, used: Sequence[Usage]) -> None:
+        """Count the tokens of answers."""
+        # In the order of _TOKEN_KINDS.
         tokens = self.tokens
-        tokens[0] += usage.input
-        tokens[1] += usage.output
-        if usage.cache_read or usage.cache_write or usage.reasoning:
-            tokens[2] += usage.cache_read
-            tokens[3] += usage.cache_write
-            tokens[4] += usage.reasoning
+        tokens[0] += sum([one.input for one in used])
+        tokens[1] += sum([one.output for one in used])
+        tokens[2] += sum([one.cache_read for one in used])
+        tokens[3] += sum([one.cache_write for one in used])
+        tokens[4] += sum([one.reasoning for one in used])
 
 
 class Metrics:
@@ -66,7 +69,7 @@ class Metrics:
         self.streams_open = 0
         self.lines_dropped = 0
         self._started = time.time()
-        self._by_model: dict[tuple[str, str], ModelMetrics] = {}
+        self._by_model: dict[tuple[str, str], ClientRequestCounters] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._tool_runs: Counter[str] = Counter()
         self._text_notes: Counter[str] = Counter()
@@ -80,12 +83,12 @@ class Metrics:
         self._models = frozenset(models)
         self._upstreams = frozenset(upstreams)
 
-    def of_model(self, dialect: str, model: str) -> ModelMetrics:
+    def of_model(self, dialect: str, model: str) -> ClientRequestCounters:
         """Return the counters of this dialect and model."""
         key = (dialect or NONE, model if model in self._models else OTHER if model else NONE)
         found = self._by_model.get(key)
         if found is None:
-            found = self._by_model[key] = ModelMetrics(*key)
+            found = self._by_model[key] = ClientRequestCounters(*key)
         return found
 
     def count_attempt(self, upstream: str, outcome: str) -> None:
@@ -111,24 +114,24 @@ class Metrics:
 
     def render(self) -> bytes:
         """Encode all metrics in Prometheus' text format."""
-        return "".join([*self._traffic(), *self._activity(), *_process(self._started)]).encode()
+        return "".join([*self._traffic(), *self._activity(), *self._process()]).encode()
 
     def _traffic(self) -> Iterator[str]:
-        models = list(self._by_model.values())
+        counters = list(self._by_model.values())
         requests: list[Sample] = [
-            ("", (*model.labels, ("status", str(status))), count)
-            for model in models
-            for status, count in model.statuses.items()
+            ("", (*one.labels, ("status", str(status))), count)
+            for one in counters
+            for status, count in one.statuses.items()
         ]
         tokens: list[Sample] = [
-            ("", (*model.labels, ("kind", kind)), count)
-            for model in models
-            for kind, count in zip(_TOKEN_KINDS, model.tokens, strict=True)
+            ("", (*one.labels, ("kind", kind)), count)
+            for one in counters
+            for kind, count in zip(_TOKEN_KINDS, one.tokens, strict=True)
         ]
-        sizes: list[Sample] = [("", (*model.labels, ("direction", "in")), model.bytes_in) for model in models]
-        sizes += [("", (*model.labels, ("direction", "out")), model.bytes_out) for model in models]
-        whole = [sample for model in models for sample in _samples(model, model.latency)]
-        first = [sample for model in models for sample in _samples(model, model.first)]
+        sizes: list[Sample] = [("", (*one.labels, ("direction", "in")), one.bytes_in) for one in counters]
+        sizes += [("", (*one.labels, ("direction", "out")), one.bytes_out) for one in counters]
+        whole = [sample for one in counters for sample in _samples(one, one.latency)]
+        first = [sample for one in counters for sample in _samples(one, one.first)]
         yield family("toolgate_requests_total", "counter", "Requests by how they ended.", requests)
         yield family("toolgate_request_seconds", "histogram", "From the request to the end of the answer.", whole)
         yield family("toolgate_first_event_seconds", "histogram", "From the request to the first event.", first)
@@ -138,7 +141,7 @@ class Metrics:
         yield family("toolgate_bytes_total", "counter", "Bytes of bodies.", sizes)
 
     def _activity(self) -> Iterator[str]:
-        calls: list[Sample] = [("", model.labels, model.calls) for model in self._by_model.values()]
+        calls: list[Sample] = [("", one.labels, one.calls) for one in self._by_model.values()]
         runs: list[Sample] = [("", [("outcome", outcome)], count) for outcome, count in self._tool_runs.items()]
         attempts: list[Sample] = [
             ("", [("upstream", name), ("outcome", outcome)], count) for (name, outcome), count in self._attempts.items()
@@ -157,20 +160,20 @@ class Metrics:
         yield _gauge("toolgate_streams_open", "Streamed answers that are open.", self.streams_open)
         yield _gauge("toolgate_log_lines_dropped", "Log lines that could not be written.", self.lines_dropped)
 
+    def _process(self) -> Iterator[str]:
+        # The names are those of Prometheus' own client libraries, which dashboards know.
+        spent: list[Sample] = [("", (), time.process_time())]
+        yield family("process_cpu_seconds_total", "counter", "Processor time of this process.", spent)
+        yield _gauge("process_start_time_seconds", "When this process began to count.", self._started)
+        statm, fds = Path("/proc/self/statm"), Path("/proc/self/fd")
+        if statm.exists():  # on Linux only
+            resident = int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            yield _gauge("process_resident_memory_bytes", "Memory of this process.", resident)
+            yield _gauge("process_open_fds", "Open file descriptors.", len(list(fds.iterdir())))
 
-def _process(started: float) -> Iterator[str]:
-    spent: list[Sample] = [("", (), time.process_time())]
-    yield family("process_cpu_seconds_total", "counter", "Processor time of this process.", spent)
-    yield _gauge("process_start_time_seconds", "When this process began to count.", started)
-    statm, fds = Path("/proc/self/statm"), Path("/proc/self/fd")
-    if statm.exists():  # on Linux only
-        resident = int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        yield _gauge("process_resident_memory_bytes", "Memory of this process.", resident)
-        yield _gauge("process_open_fds", "Open file descriptors.", len(list(fds.iterdir())))
 
-
-def _samples(model: ModelMetrics, latency: LatencyHistogram) -> list[Sample]:
-    return histogram(model.labels, _BOUNDS, latency.counts, latency.sum)
+def _samples(counters: ClientRequestCounters, latency: LatencyHistogram) -> list[Sample]:
+    return histogram(counters.labels, _BOUNDS, latency.counts, latency.sum)
 
 
 def _gauge(name: str, help: str, value: float) -> str:

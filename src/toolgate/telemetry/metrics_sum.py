@@ -4,8 +4,8 @@ from msgspec import Struct
 
 from toolgate.telemetry.prometheus import number
 
+# The one gauge whose sum means nothing: the total is the start of the first process.
 _MINIMUM = "process_start_time_seconds"
-"""The one gauge whose sum means nothing: the total is the start of the first process."""
 
 
 class MetricFamily(Struct):

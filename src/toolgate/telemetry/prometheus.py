@@ -28,6 +28,7 @@ def family(name: str, kind: Kind, help: str, samples: Iterable[Sample]) -> str:
 
 def histogram(labels: Labels, bounds: Sequence[float], counts: Sequence[int], total: float) -> list[Sample]:
     """Return the samples of one histogram; `counts` has one count per bucket, the last for all above the last bound."""
+    # Buckets are cumulative in this format: each counts everything up to its bound.
     samples: list[Sample] = []
     below = 0
     for bound, count in zip((*map(number, bounds), "+Inf"), counts, strict=True):

@@ -11,22 +11,24 @@ from typing import Any
 import msgspec
 
 _KEPT = 4
-_SHORTEST_KNOWN = 6
+_SHORTEST_KNOWN = 6  # a shorter secret is a part of ordinary words, which would all be replaced
 _LONG_ENOUGH = 16  # to show the end of a secret without giving it away
 
+# Characters of one search: the interpreter does nothing else meanwhile.
 _SLICE = 32 * 1024
-"""Characters of one search: the interpreter does nothing else meanwhile."""
 
+# Characters that two slices have in common: more than any shape needs to be recognised.
 _OVERLAP = 2048
-"""Characters that two slices have in common: more than any shape needs to be recognised."""
 
+# Characters behind a match that may make it longer.
 _MARGIN = 128
-"""Characters behind a match that may make it longer."""
 
 _NAMES = (
     r"(?:x-)?(?:goog-)?api[-_ ]?key|access[-_]?key|client[-_]?secret|secret|passw(?:or)?d|pwd|authorization|credential"
 )
 # The text is untrusted: no pattern may backtrack for long, so every repetition is possessive or short.
+# The first group stays and the second is the secret: `Bearer …`, `api_key: …` also in JSON and escaped in a string,
+# `://user:…@host`, and the keys of providers by their prefixes, such as `sk-…`, `ghp_…`, `AIza…`.
 _SHAPES: tuple[re.Pattern[str], ...] = (
     re.compile(r"(?i)\b((?:bearer|basic)\s{1,64}+)([^\s\"'\\,;]{4,}+)"),
     re.compile(
@@ -93,11 +95,13 @@ class Redactor:
                 text = text.replace(secret, hint(secret))
         for shape in _SHAPES:
             text = _replace_all(shape, _hint_secret, text)
+        # Every token begins so: it is the base64 of `{"`.
         return _replace_all(_JWT_RUN, _hint_token, text) if "eyJ" in text else text
 
 
 def _hint_secret(match: re.Match[str]) -> str:
     secret = match[2]
+    # One that an earlier shape has replaced already keeps its last characters.
     return match[1] + (secret if secret.startswith("…") else hint(secret))
 
 
@@ -129,21 +133,23 @@ def _replace_all(shape: re.Pattern[str], replacement: Callable[[re.Match[str]], 
     return "".join([*pieces, text[kept:]])
 
 
+# Characters of arguments that are decoded for the log.
 _OUTLINED = 16_384
-"""Characters of arguments that are decoded for the log."""
 
 
 def outline(arguments: str) -> str:
     """Describe the arguments of a call without its values: names stay, of every value only type and size.
 
+    A description is in `<>`, or it could be taken for the value.
+
     Long arguments are described by their length alone: decoding them would hold the event loop for a log line.
     """
     if len(arguments) > _OUTLINED:
-        return f"text of {len(arguments)}"
+        return f"<{len(arguments)} characters>"
     try:
         value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return f"text of {len(arguments)}"
+        return f"<{len(arguments)} characters>"
     return msgspec.json.encode(_outline(value, 0)).decode()[:1024]
 
 
@@ -152,12 +158,12 @@ def _outline(value: Any, depth: int) -> Any:
         case dict() if depth < 4:
             return {str(name)[:64]: _outline(inner, depth + 1) for name, inner in list(value.items())[:32]}
         case list():
-            return f"list of {len(value)}"
+            return f"<list of {len(value)}>"
         case str():
-            return f"text of {len(value)}"
+            return f"<{len(value)} characters>"
         case bool() | None:
-            return "flag" if value is not None else "null"
+            return "<flag>" if value is not None else "<null>"
         case int() | float():
-            return "number"
+            return "<number>"
         case _:
-            return "object"
+            return "<object>"

@@ -16,19 +16,23 @@ from msgspec import Struct
 
 from toolgate.tools.schema_check import DRAFT_7, closed_schema
 from toolgate.tools.schema_complexity import SchemaComplexity, SchemaTooComplex
-from toolgate.tools.tool import InvalidArguments, ToolSpec
+from toolgate.tools.tool import InvalidArguments, ServerToolDefinition
 
 MAX_ARGUMENTS = 256 * 1024
+# The validator recurses into the arguments, and its stack is finite.
 MAX_DEPTH = 128
+# Subschemas that may be tried on one call's arguments; a million of them take some 20 ms.
 MAX_EVALUATIONS = 2_000_000
-"""Subschemas that may be tried on one call's arguments; a million of them take some 20 ms."""
 
 _MAX_CACHED_BYTES = 32 * 1024 * 1024
 _MAX_ERRORS = 5
-_MAX_ERROR_WORK = 2_000_000  # evaluations times characters up to which errors are listed: each error copies its value
+# Evaluations times characters up to which errors are listed. Each error copies its value, so that a list of
+# all errors can take gigabytes where the check itself takes little.
+_MAX_ERROR_WORK = 2_000_000
 _MAX_BACKTRACKS = 10_000
 _PATTERN_BYTES = 256 * 1024
-_MAX_ON_LOOP = 16 * 1024  # characters of arguments above which a thread parses them
+# Characters of arguments above which a thread parses them, so that the event loop goes on.
+_MAX_ON_LOOP = 16 * 1024
 
 
 class _Compiled(Struct, frozen=True):
@@ -47,10 +51,12 @@ class ArgumentValidator:
         self._compiled: OrderedDict[int, _Compiled] = OrderedDict()
         self._size = 0
 
-    async def read(self, spec: ToolSpec, text: str) -> dict[str, Any]:
+    async def read(self, spec: ServerToolDefinition, text: str) -> dict[str, Any]:
         """Parse and check the arguments, in a thread if that may take long; InvalidArguments names the mistakes."""
+        # The id of the schema is a key without the cost of a digest. It can be used again by another object,
+        # so that the schema itself is compared, too.
         compiled = self._compiled.get(id(spec.input_schema))
-        if compiled is None or compiled.schema is not spec.input_schema:  # an id can be used again
+        if compiled is None or compiled.schema is not spec.input_schema:
             compiled = await asyncio.to_thread(_compile, spec)
             old = self._compiled.pop(id(compiled.schema), None)
             self._compiled[id(compiled.schema)] = compiled
@@ -62,16 +68,23 @@ class ArgumentValidator:
         return await asyncio.to_thread(_parse, spec, compiled, text)
 
 
-def _parse(spec: ToolSpec, compiled: _Compiled, text: str) -> dict[str, Any]:
+def _parse(spec: ServerToolDefinition, compiled: _Compiled, text: str) -> dict[str, Any]:
     if len(text) > MAX_ARGUMENTS:
         raise InvalidArguments(
             f"The arguments of {spec.name} are longer than {MAX_ARGUMENTS} characters; nothing was run."
         )
     arguments = _object(spec, text)
-    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deeper(arguments, MAX_DEPTH):
-        raise InvalidArguments(
-            f"The arguments of {spec.name} are nested deeper than {MAX_DEPTH} levels; nothing was run."
-        )
+    # Few arguments have so many brackets, and the others cannot be too deep.
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        level: list[Any] = [arguments]
+        for _ in range(MAX_DEPTH):
+            below = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
+            level = [inner for inner in below if isinstance(inner, (dict, list))]
+        if level:
+            raise InvalidArguments(
+                f"The arguments of {spec.name} are nested deeper than {MAX_DEPTH} levels; nothing was run."
+            )
+    # The exact count walks through the arguments, so that it is made only where the estimate is too high.
     evaluations = _evaluations(compiled.cost, text)
     if evaluations > MAX_EVALUATIONS:
         evaluations = compiled.cost.evaluations(arguments, MAX_EVALUATIONS)
@@ -89,8 +102,10 @@ def _parse(spec: ToolSpec, compiled: _Compiled, text: str) -> dict[str, Any]:
 
 def _evaluations(cost: SchemaComplexity, text: str) -> int:
     """Estimate the evaluations from above at no cost; counting them exactly may give less."""
-    if cost.recursive or cost.backtracks:
+    if cost.recursive or cost.backtracks:  # then no width holds for every value
         return MAX_EVALUATIONS + 1
+    # Every value but the first follows a comma or an opening bracket. Long text counts as more than one value,
+    # because patterns read all of it.
     values = 1 + text.count(",") + text.count("[") + text.count("{") + len(text) // 64
     return cost.width * values
 
@@ -112,13 +127,14 @@ def _errors(compiled: _Compiled, arguments: Mapping[str, Any], text: str) -> str
     return "\n".join([*errors[:_MAX_ERRORS], *(["- and more"] if len(errors) > _MAX_ERRORS else [])])
 
 
-def _compile(spec: ToolSpec) -> _Compiled:
+def _compile(spec: ServerToolDefinition) -> _Compiled:
     """Compile a validator that opens no files or connections, takes bounded time and refuses undeclared fields."""
     schema = closed_schema(spec.input_schema)
     try:
         cost = SchemaComplexity(schema)
     except SchemaTooComplex as reason:
         raise InvalidArguments(f"{spec.name} cannot be called: its schema {reason}; nothing was run.") from None
+    # An estimate: the compiled schema takes several times the memory of its JSON.
     size = len(msgspec.json.encode(schema)) * 8 + cost.patterns * _PATTERN_BYTES
     failure = ""
     # Patterns with look-around cannot be matched in linear time; their backtracking is limited instead.
@@ -126,6 +142,7 @@ def _compile(spec: ToolSpec) -> _Compiled:
         jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES),
         jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKS, size_limit=_PATTERN_BYTES),
     ):
+        # Without a `$schema` the newest draft is tried first; `"items": [...]`, for one, is valid in draft 7 alone.
         for draft in ({}, {"$schema": DRAFT_7}) if "$schema" not in schema else ({},):
             try:
                 validator = jsonschema_rs.validator_for({**schema, **draft}, pattern_options=patterns, offline=True)
@@ -135,21 +152,8 @@ def _compile(spec: ToolSpec) -> _Compiled:
     raise InvalidArguments(f"{spec.name} cannot be called: its schema cannot be checked ({failure}); nothing was run.")
 
 
-def _is_deeper(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _object(spec: ToolSpec, text: str) -> dict[str, Any]:
+def _object(spec: ServerToolDefinition, text: str) -> dict[str, Any]:
+    # Python's parser accepts NaN and Infinity, which are not JSON.
     def refuse_constant(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 

@@ -11,10 +11,11 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from toolgate.tools.tool import ToolSpec
+from toolgate.tools.tool import ServerToolDefinition
 
-Child: TypeAlias = "ToolSpec | ToolGroup"
+Child: TypeAlias = "ServerToolDefinition | ToolGroup"
 _REST = "other"
+# Where words of a name meet: `list_files`, `list.files`, `list-files`, `listFiles`.
 _SEPARATOR = re.compile(r"[_.\-]|(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -25,7 +26,7 @@ class ToolGroup(Struct, frozen=True, eq=False):
     children: tuple[Child, ...]
     size: int
 
-    def tools(self) -> Iterator[ToolSpec]:
+    def tools(self) -> Iterator[ServerToolDefinition]:
         """All tools in it, however deep, in order."""
         for child in self.children:
             if isinstance(child, ToolGroup):
@@ -38,7 +39,7 @@ class ToolCluster(Struct, frozen=True, eq=False, dict=True):
     """Tools that belong together; how they can be divided is computed once, for all page sizes."""
 
     title: str
-    specs: Sequence[ToolSpec]
+    specs: Sequence[ServerToolDefinition]
 
     @cached_property
     def whole(self) -> ToolGroup:
@@ -50,12 +51,13 @@ class ToolCluster(Struct, frozen=True, eq=False, dict=True):
         """Smaller clusters, by tag, else by how names begin; none if neither divides the tools."""
         for divide in (_by_tag, _by_beginning):
             buckets = divide(self.specs)
+            # Groups of one tool each would hide the tools and save no place.
             if 1 < len(buckets) <= len(self.specs) / 2:
                 return tuple([ToolCluster(f"{self.title} {label}", own) for label, own in buckets.items()])
         return ()
 
 
-def clusters_by_source(specs: Sequence[ToolSpec]) -> tuple[ToolCluster, ...]:
+def clusters_by_source(specs: Sequence[ServerToolDefinition]) -> tuple[ToolCluster, ...]:
     """Divide the tools by source."""
     sources = _buckets(specs, [spec.source for spec in specs])
     return tuple([ToolCluster(source, own) for source, own in sources.items()])
@@ -111,7 +113,7 @@ def _paged(title: str, children: Sequence[Child], limit: int, page: int) -> tupl
     return tuple(children)
 
 
-def _by_tag(specs: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
+def _by_tag(specs: Sequence[ServerToolDefinition]) -> dict[str, list[ServerToolDefinition]]:
     """Divide by the first tag that not all of the tools have."""
     kinds = {spec.tags for spec in specs}
     shared = set.intersection(*[set(tags) for tags in kinds])
@@ -119,7 +121,7 @@ def _by_tag(specs: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
     return _buckets(specs, [labels[spec.tags] for spec in specs])
 
 
-def _by_beginning(specs: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
+def _by_beginning(specs: Sequence[ServerToolDefinition]) -> dict[str, list[ServerToolDefinition]]:
     """Divide by the first word in which the names differ; tools that share theirs with no other stay together."""
     names = [spec.name for spec in specs]
     first, last = min(names), max(names)  # all names begin as these two do
@@ -133,8 +135,8 @@ def _by_beginning(specs: Sequence[ToolSpec]) -> dict[str, list[ToolSpec]]:
     return {**together, _REST: [*together.get(_REST, ()), *alone]} if alone else together
 
 
-def _buckets(specs: Sequence[ToolSpec], labels: Sequence[str]) -> dict[str, list[ToolSpec]]:
-    buckets: dict[str, list[ToolSpec]] = {label: [] for label in labels}
+def _buckets(specs: Sequence[ServerToolDefinition], labels: Sequence[str]) -> dict[str, list[ServerToolDefinition]]:
+    buckets: dict[str, list[ServerToolDefinition]] = {label: [] for label in labels}
     for spec, label in zip(specs, labels, strict=True):
         buckets[label].append(spec)
     return buckets

@@ -12,13 +12,17 @@ from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.tool import Tool
 
 _MAX_TOOLS = 64
+# `#name` after a space, an opening bracket, a quote or a comma, but not in a link's `](#part)`; and not before what
+# would make it an address or an assignment, as in `#a/b`, `#a.b` or `#a=1`.
 _REFERENCE = re.compile(r"""(?<![^\s([{"'“‘«,;])(?<!\]\()\#([A-Za-z_][\w-]{0,63})(?![\w-])(?![/:.@=]\w)""")
+# The beginning of a fenced block, ``` or ~~~, also indented or in a quotation.
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})")
 _TICKS = re.compile(r"(`+)")
 
 
 def referenced_tools(messages: Sequence[Message], registry: ToolRegistry) -> tuple[Tool, ...]:
     """List the tools that the last text of the user refers to, in order, each once."""
+    # The last messages may be results of tools, which the user did not write.
     texts: list[str] = []
     for message in reversed(messages):
         texts = [part.text for part in message.parts if isinstance(part, Text)] if message.role == "user" else []
@@ -27,6 +31,7 @@ def referenced_tools(messages: Sequence[Message], registry: ToolRegistry) -> tup
     found: dict[str, Tool] = {}
     lines = [line for text in texts if "#" in text for line in _lines_outside_fences(text) if "#" in line]
     for word in (reference[1] for line in lines for reference in _REFERENCE.finditer(_without_code(line))):
+        # A dash may belong to the sentence: "use #clock- it is".
         for tool in registry.referenced(word) or registry.referenced(word.rstrip("-")):
             found.setdefault(tool.spec.name, tool)
         if len(found) >= _MAX_TOOLS:
@@ -51,6 +56,8 @@ def _lines_outside_fences(text: str) -> Iterator[str]:
 def _without_code(line: str) -> str:
     """Remove code spans: what stands between as many backticks before it as after it."""
     pieces = _TICKS.split(line)  # text, ticks, text, ticks, … text
+    # From right to left, so that one pass finds for each run of ticks the next one of the same length. A search from
+    # each run would take quadratic time for a line of many ticks.
     closing: dict[int, int] = {}
     ends = [0] * len(pieces)
     for place in range(len(pieces) - 2, 0, -2):

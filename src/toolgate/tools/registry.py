@@ -18,28 +18,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import NotFound
-from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.tool import CallPreview, OnChange, Tool, ToolCallInput, ToolOutput, ToolSource, ToolSpec
-from toolgate.tools.tool_search import ToolSearchIndex
+from toolgate.tools.schema_check import ToolSchemaValidator
+from toolgate.tools.tool import CallPreview, OnChange, ServerToolDefinition, Tool, ToolCallInput, ToolOutput, ToolSource
+from toolgate.tools.tool_search_index import ToolSearchIndex
 from toolgate.tools.when_clauses import WhenClause, WhenError, parse
 
+# OpenAI refuses functions with longer names, and with other characters than those of `_NAME`.
 LONGEST_NAME = 64
+# Each notification makes MCP clients list all tools again, so that changes in quick succession are announced once.
 QUIET_SECONDS = 0.05
 _SETTLE_SECONDS = 60.0
+# Names that are reserved for tools of sources that are away, so that no source can fill our memory with them.
 _MAX_RESERVED = 10_000
-"""Names that are reserved for tools of sources that are away, so that no source can fill our memory with them."""
-
+# Selections that are cached while the tools stay the same.
 _MAX_CHOICES = 32
-"""Selections that are cached while the tools stay the same."""
-
+# Sources whose tools are named by documents and clients; MCP sources prefix the names of their tools themselves.
 _NAMED_BY_OTHERS = ("http/", "api")
-"""Sources whose tools are named by documents and clients; MCP sources prefix the names of their tools themselves."""
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-class SourceProblem(Struct, frozen=True):
+class ToolProblem(Struct, frozen=True):
     """Why a tool, or all tools of a source, are missing or renamed, in a sentence for a person."""
 
     source: str
@@ -51,11 +51,11 @@ class RegistryEntry(Struct, frozen=True, eq=False):
     """A tool that may be used, with its when-clause parsed."""
 
     tool: Tool
-    spec: ToolSpec
+    spec: ServerToolDefinition
     when: WhenClause | None = None
 
 
-class ChangedTool(Protocol):
+class UnacceptedTool(Protocol):
     """A tool that waits for a person to accept its definition; `old` is the accepted one, None if the tool is new."""
 
     name: str
@@ -65,11 +65,11 @@ class ChangedTool(Protocol):
 
 
 @runtime_checkable
-class QuarantiningSource(Protocol):
+class SourceWithQuarantine(Protocol):
     """A source that holds back tools whose definition has changed, until a person has accepted it."""
 
     @property
-    def quarantined(self) -> Sequence[ChangedTool]:
+    def quarantined(self) -> Sequence[UnacceptedTool]:
         """The tools that are held back."""
 
     async def accept(self, name: str, seen: str | None = None) -> None:
@@ -85,7 +85,7 @@ class RefreshableSource(Protocol):
 
 
 @runtime_checkable
-class ConnectingSource(Protocol):
+class AwaitableToolSource(Protocol):
     """A source that brings its tools some time after it was opened."""
 
     async def settled(self) -> None:
@@ -98,7 +98,7 @@ class ToolRegistry:
     def __init__(
         self,
         sources: Iterable[ToolSource],
-        schemas: ToolSchemaLinter | None = None,
+        schemas: ToolSchemaValidator | None = None,
         quiet_seconds: float = QUIET_SECONDS,
         prefixes: Mapping[str, str] = {},
     ) -> None:
@@ -107,7 +107,7 @@ class ToolRegistry:
         `prefixes` are the beginnings of tool names by source. A tool of an HTTP service or of a registration whose name
         has the prefix of another source is namespaced, because rules with that prefix mean the other source's tools.
         """
-        checker = schemas or ToolSchemaLinter()
+        checker = schemas or ToolSchemaValidator()
         self._sources = [_CheckedSource(source, checker) for source in sources]
         self._names = _NameTable(prefixes)
         self._index = _Index((), ())
@@ -123,11 +123,12 @@ class ToolRegistry:
         self._loop = asyncio.get_running_loop()
         await asyncio.gather(*[source.open(self._mark_changed) for source in self._sources])
         self._stale = True
+        # What the sources brought while they were opened is no change for subscribers.
         self._notified = self.entries()
 
     async def settled(self) -> None:
         """Wait for the sources that are connecting for the first time: until they have failed, and a minute at most."""
-        connecting = [one.source for one in self._sources if isinstance(one.source, ConnectingSource)]
+        connecting = [one.source for one in self._sources if isinstance(one.source, AwaitableToolSource)]
         with suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_SECONDS):
                 await asyncio.gather(*[source.settled() for source in connecting])
@@ -136,7 +137,7 @@ class ToolRegistry:
         """Close every source, the last first."""
         if self._notification is not None:
             self._notification.cancel()
-        self._loop = None
+        self._loop = None  # sources report changes while they close, which must not start another timer
         for source in reversed(self._sources):
             await source.aclose()
 
@@ -193,26 +194,26 @@ class ToolRegistry:
         """The search index of all listed tools."""
         return self._current().search
 
-    def problems(self) -> tuple[SourceProblem, ...]:
+    def problems(self) -> tuple[ToolProblem, ...]:
         """The present problems: first of sources, then of single tools."""
         index = self._current()
-        sources = [SourceProblem(one.source.name, one.problem) for one in self._sources if one.problem]
+        sources = [ToolProblem(one.source.name, one.problem) for one in self._sources if one.problem]
         return (*sources, *index.problems)
 
-    def quarantined(self) -> list[tuple[str, ChangedTool]]:
+    def quarantined(self) -> list[tuple[str, UnacceptedTool]]:
         """The tools that wait to be accepted, each with the name of its source."""
         sources = [one.source for one in self._sources]
         return [
             (source.name, tool)
             for source in sources
-            if isinstance(source, QuarantiningSource)
+            if isinstance(source, SourceWithQuarantine)
             for tool in source.quarantined
         ]
 
     async def accept(self, name: str, seen: str | None = None) -> None:
         """Use a quarantined tool from now on; NotFound if there is none of this name."""
         for one in self._sources:
-            if isinstance(one.source, QuarantiningSource):
+            if isinstance(one.source, SourceWithQuarantine):
                 with suppress(NotFound):
                     return await one.source.accept(name, seen)
         raise NotFound(f"There is no tool {name[:80]!r} that waits to be accepted.", code="tool_not_found")
@@ -229,6 +230,7 @@ class ToolRegistry:
         return lambda: self._subscribers.remove(on_change)
 
     def _mark_changed(self) -> None:
+        # The index is made by the next reader: a source may change many times before there is one.
         self._stale = True
         if self._loop is not None and self._notification is None:
             self._notification = self._loop.call_later(self._quiet_seconds, self._notify)
@@ -239,12 +241,13 @@ class ToolRegistry:
         if listed == self._notified:
             return
         self._notified = listed
-        for subscriber in tuple(self._subscribers):
+        for subscriber in tuple(self._subscribers):  # a copy, because a subscriber may end its subscription
             subscriber()
 
     def _current(self) -> "_Index":
         """Return the index, made anew if a source has changed since."""
         if self._stale:
+            # First, so that a change during the refresh leads to another one.
             self._stale = False
             for source in self._sources:
                 source.refresh()
@@ -255,10 +258,10 @@ class ToolRegistry:
 class _CheckedSource:
     """A source and its checked tools; a definition is checked once, however often the source changes."""
 
-    def __init__(self, source: ToolSource, schemas: ToolSchemaLinter) -> None:
+    def __init__(self, source: ToolSource, schemas: ToolSchemaValidator) -> None:
         self.source = source
         self.entries: tuple[RegistryEntry, ...] = ()
-        self.left_out: tuple[SourceProblem, ...] = ()
+        self.left_out: tuple[ToolProblem, ...] = ()
         self._schemas = schemas
         self._failure: str | None = None
         self._stale = False
@@ -291,22 +294,23 @@ class _CheckedSource:
         self._stale = False
         known = {entry.spec.name: entry for entry in self.entries}
         entries: dict[str, RegistryEntry] = {}
-        left_out: list[SourceProblem] = []
+        left_out: list[ToolProblem] = []
         for tool in sorted(self.source.tools, key=lambda tool: tool.spec.name):
             spec = tool.spec
             try:
                 if spec.name in entries:
                     raise ValueError("the source brings two tools of this name")
+                # A tool object may be new although its definition is not: an MCP server that lists its tools again.
                 old = known.get(spec.name)
                 if old is None or old.spec != spec:
                     entries[spec.name] = self._checked(tool, spec)
                 else:
                     entries[spec.name] = old if old.tool is tool else RegistryEntry(tool, old.spec, old.when)
             except ValueError as error:
-                left_out.append(SourceProblem(spec.source, f"It is left out: {error}.", spec.name[:LONGEST_NAME]))
+                left_out.append(ToolProblem(spec.source, f"It is left out: {error}.", spec.name[:LONGEST_NAME]))
         self.entries, self.left_out = tuple(entries.values()), tuple(left_out)
 
-    def _checked(self, tool: Tool, spec: ToolSpec) -> RegistryEntry:
+    def _checked(self, tool: Tool, spec: ServerToolDefinition) -> RegistryEntry:
         if not _NAME.fullmatch(spec.name):
             raise ValueError(f"a name is 1 to {LONGEST_NAME} letters, digits, _ and -")
         if problem := self._schemas.problem(spec.input_schema):
@@ -320,7 +324,7 @@ class _CheckedSource:
 class _Index:
     """All tools under their public names, by name and in order."""
 
-    def __init__(self, entries: Sequence[RegistryEntry], problems: Sequence[SourceProblem]) -> None:
+    def __init__(self, entries: Sequence[RegistryEntry], problems: Sequence[ToolProblem]) -> None:
         self.by_name = {entry.spec.name: entry for entry in entries}
         self.listed = tuple([entry for entry in entries if not entry.spec.private])
         self.tools = tuple([entry.tool for entry in self.listed])
@@ -331,6 +335,7 @@ class _Index:
             if entry.spec.reference_name is not None:
                 by_reference.setdefault(entry.spec.reference_name, []).append(entry.tool)
         by_name = {entry.spec.name: (entry.tool,) for entry in self.listed}
+        # A reference name wins over the name of another tool: its author chose it for prompts.
         self.references = {**by_name, **{name: tuple(tools) for name, tools in by_reference.items()}}
 
     @cached_property
@@ -346,33 +351,46 @@ class _NameTable:
 
     def __init__(self, prefixes: Mapping[str, str]) -> None:
         self._prefixes = prefixes
-        self._given: dict[tuple[str, str, str], str] = {}
+        # Public names by source, the source that the definition names, and the tool's name there.
+        self._public_names: dict[tuple[str, str, str], str] = {}
+        # By public name: the entry as its source brought it, and under its public name.
         self._renamed: dict[str, tuple[RegistryEntry, RegistryEntry]] = {}
-        """By public name: the entry as its source brought it, and under its public name."""
 
     def index(self, sources: Sequence[_CheckedSource]) -> _Index:
         """Index the entries of all sources under their public names."""
         brought = [((one.source.name, e.spec.source, e.spec.name), e) for one in sources for e in one.entries]
         absent = {one.source.name for one in sources if one.problem}
         present = {key for key, _ in brought}
-        missing = [key for key in self._given if key not in present and key[0] in absent][-_MAX_RESERVED:]
-        self._given = {key: self._given[key] for key in (*missing, *[key for key in self._given if key in present])}
-        taken = set(self._given.values())
+        # A name is given up only when its source works and has no such tool any more.
+        missing = [key for key in self._public_names if key not in present and key[0] in absent][-_MAX_RESERVED:]
+        self._public_names = {
+            key: self._public_names[key] for key in (*missing, *[key for key in self._public_names if key in present])
+        }
+        taken = set(self._public_names.values())
         entries, problems = [], [problem for one in sources for problem in one.left_out]
         for key, entry in brought:
-            name = self._given.get(key) or self._free_name(entry.spec, taken)
+            spec, name = entry.spec, self._public_names.get(key)
             if name is None:
-                problems.append(SourceProblem(entry.spec.source, "It is left out: its name is taken.", entry.spec.name))
+                namespaced = fitting_name(f"{_UNSAFE.sub('_', spec.source)}__{spec.name}")
+                free = [one for one in (spec.name, namespaced) if one not in taken]
+                name = next((one for one in free if self.owner(one, spec.source) is None), None)
+            if name is None:
+                problems.append(ToolProblem(spec.source, "It is left out: its name is taken.", spec.name))
                 continue
-            if name != entry.spec.name:
-                owner = self.owner(entry.spec.name, entry.spec.source)
+            if name != spec.name:
+                owner = self.owner(spec.name, spec.source)
                 why = f"begins as the names of {owner} do" if owner else "is taken"
-                problems.append(
-                    SourceProblem(entry.spec.source, f"{entry.spec.name!r} {why}: it is called {name!r}.", name)
-                )
-            self._given[key] = name
+                problems.append(ToolProblem(spec.source, f"{spec.name!r} {why}: it is called {name!r}.", name))
+                # The same object as last time, so that caches stay valid.
+                before = self._renamed.get(name)
+                if before is None or before[0] is not entry:
+                    public = replace(spec, name=name, origin=spec.origin or spec.name)
+                    before = (entry, RegistryEntry(_Renamed(entry.tool, public), public, entry.when))
+                    self._renamed[name] = before
+                entry = before[1]
+            self._public_names[key] = name
             taken.add(name)
-            entries.append(entry if name == entry.spec.name else self._renamed_entry(entry, name))
+            entries.append(entry)
         self._renamed = {name: pair for name, pair in self._renamed.items() if name in taken}
         return _Index(entries, problems)
 
@@ -380,29 +398,17 @@ class _NameTable:
         """Find the source whose prefix the name has, for a tool of another source whose names come from outside."""
         if not source.startswith(_NAMED_BY_OTHERS):
             return None
+        # With its own prefix in front, a name belongs to its source, unless a longer prefix claims it:
+        # `git_` and `git_hub_` both fit `git_hub_issues`.
         own = self._prefixes.get(source, "")
         longer = [item for item in self._prefixes.items() if len(item[1]) > len(own) and name.startswith(item[1])]
         return next((owner for owner, _ in longer if owner != source), None)
-
-    def _free_name(self, spec: ToolSpec, taken: set[str]) -> str | None:
-        """Choose the tool's own name, or one with its source in front; None if neither is free."""
-        namespaced = fitting_name(f"{_UNSAFE.sub('_', spec.source)}__{spec.name}")
-        names = [name for name in (spec.name, namespaced) if name not in taken]
-        return next((name for name in names if self.owner(name, spec.source) is None), None)
-
-    def _renamed_entry(self, entry: RegistryEntry, name: str) -> RegistryEntry:
-        """Return the entry under this name: the same object as last time, so that caches stay valid."""
-        before = self._renamed.get(name)
-        if before is None or before[0] is not entry:
-            spec = replace(entry.spec, name=name, origin=entry.spec.origin or entry.spec.name)
-            before = self._renamed[name] = (entry, RegistryEntry(_Renamed(entry.tool, spec), spec, entry.when))
-        return before[1]
 
 
 class _Renamed:
     """A tool under another name."""
 
-    def __init__(self, tool: Tool, spec: ToolSpec) -> None:
+    def __init__(self, tool: Tool, spec: ServerToolDefinition) -> None:
         self.spec = spec
         self._tool = tool
 
@@ -417,4 +423,5 @@ def fitting_name(name: str) -> str:
     """Shorten a name that is longer than upstreams accept to its beginning and a digest."""
     if len(name) <= LONGEST_NAME:
         return name
+    # The digest keeps names apart that begin alike, and is the same after every start.
     return f"{name[: LONGEST_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.tool import ToolOutput
 
+# Characters beyond the cut in which a secret is still recognised; the longest credentials, such as keys in PEM, fit.
 _OVERLAP = 4096
 _MAX_ON_LOOP = 16 * 1024  # characters above which a thread does the work
 
 
-class ResultLimits(Struct, frozen=True):
+class ToolCallLimits(Struct, frozen=True):
     """The limits of a call: its seconds, unless its tool has a limit of its own, and the size of its output.
 
     `output` counts characters of text, `media` those of encoded images and the like, `pieces` counts parts of both kinds.
@@ -31,18 +32,19 @@ class ResultLimits(Struct, frozen=True):
     pieces: int = 100
 
 
-async def limit_output(output: ToolOutput, limits: ResultLimits, redact: Callable[[str], str]) -> ToolOutput:
+async def limit_output(output: ToolOutput, limits: ToolCallLimits, redact: Callable[[str], str]) -> ToolOutput:
     """Limit and redact an output, in a thread if it is large.
 
     Data without text is encoded as text; an output whose data cannot be encoded becomes an error.
     """
+    # Data is of unknown size until it is encoded, so that an output with data goes to a thread, too.
     size = sum([len(piece.text) for piece in output.content if isinstance(piece, Text)])
     if size <= _MAX_ON_LOOP and output.structured is None and not output.meta:
         return _limit(output, limits, redact)
     return await asyncio.to_thread(_limit, output, limits, redact)
 
 
-def _limit(output: ToolOutput, limits: ResultLimits, redact: Callable[[str], str]) -> ToolOutput:
+def _limit(output: ToolOutput, limits: ToolCallLimits, redact: Callable[[str], str]) -> ToolOutput:
     try:
         encoded = "" if output.structured is None else msgspec.json.encode(output.structured).decode()
         meta = msgspec.json.encode(output.meta).decode()
@@ -60,7 +62,7 @@ def _limit(output: ToolOutput, limits: ResultLimits, redact: Callable[[str], str
 
 
 def _limit_content(
-    content: Sequence[Text | Media], limits: ResultLimits, redact: Callable[[str], str]
+    content: Sequence[Text | Media], limits: ToolCallLimits, redact: Callable[[str], str]
 ) -> Iterator[Text | Media]:
     left, media = limits.output, limits.media
     for piece in content[: limits.pieces]:
@@ -87,6 +89,7 @@ def _redacted(value: Any, encoded: str, limit: int, redact: Callable[[str], str]
     """Redact secrets in data; None if it is too large, or no longer JSON without them."""
     if len(encoded) > limit:
         return None
+    # Secrets are looked for in the JSON text: that covers keys and values at any depth in one pass.
     clean = redact(encoded)
     if clean == encoded:
         return value

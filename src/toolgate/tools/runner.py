@@ -16,47 +16,49 @@ from msgspec.structs import replace
 from toolgate.conversation.message import Text
 from toolgate.tools.argument_check import ArgumentValidator
 from toolgate.tools.result_cache import ResultCache
-from toolgate.tools.result_limits import ResultLimits as ResultLimits
+from toolgate.tools.result_limits import ToolCallLimits as ToolCallLimits
 from toolgate.tools.result_limits import limit_output
 from toolgate.tools.tool import (
-    ApprovalVerdict,
+    CallApprovalOutcome,
     CallApprovals,
     CallDenied,
-    CallProgress,
+    CallProgressUpdate,
     CallTimedOut,
     Outcome,
     ProposedCall,
     ReportProgress,
+    ServerToolDefinition,
     Stance,
     Tool,
+    ToolCallFailed,
     ToolCallInput,
-    ToolFailure,
     ToolOutput,
-    ToolSpec,
     TransientToolFailure,
     ignore_progress,
 )
 
+# A tool only describes the call in this time; the limit of the call itself begins later.
 _PREPARATION_SECONDS = 5.0
+# Characters of a progress message or of an exception's text, both of which a tool chooses.
 _MAX_MESSAGE = 2000
 
 T = TypeVar("T")
 
 
-class ToolExecutionOutcome(Struct, frozen=True):
+class FinishedCallReport(Struct, frozen=True):
     """How a call ended; `seconds` is the tool's own time, or the time until the call was refused."""
 
-    spec: ToolSpec
+    spec: ServerToolDefinition
     invocation: ToolCallInput
     run: str
     seconds: float
     outcome: Outcome
 
 
-class CallObserver(Protocol):
+class FinishedCallObserver(Protocol):
     """Receives every call that has ended."""
 
-    def __call__(self, ended: ToolExecutionOutcome) -> None:
+    def __call__(self, ended: FinishedCallReport) -> None:
         """Record the call."""
 
 
@@ -79,21 +81,18 @@ class ApprovalPendingOutcome(Struct, frozen=True):
     approval: str
 
 
-async def _no_record() -> None:
-    """Store nothing before the call starts."""
-
-
 class _CallTimer:
     """Measures one call and remembers whether its effects may have begun."""
 
-    def __init__(self, starting: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, starting: Callable[[], Awaitable[None]] | None) -> None:
         self.started_at = time.monotonic()
         self.has_begun = False
         self._starting = starting
 
     async def start(self) -> None:
         """Let the start be recorded; from here on the call may have effects."""
-        await self._starting()
+        if self._starting is not None:
+            await self._starting()
         self.has_begun = True
 
 
@@ -103,10 +102,10 @@ class ToolRunner:
     def __init__(
         self,
         approvals: CallApprovals,
-        limits: ResultLimits = ResultLimits(),  # noqa: B008  # an immutable value
+        limits: ToolCallLimits = ToolCallLimits(),  # noqa: B008  # an immutable value
         redact: Callable[[str], str] = str,
-        on_end: CallObserver | None = None,
-        permits: Callable[[str, ToolSpec], bool] = lambda caller, spec: True,
+        on_end: FinishedCallObserver | None = None,
+        permits: Callable[[str, ServerToolDefinition], bool] = lambda caller, spec: True,
     ) -> None:
         """`permits` returns whether a caller, by name, may still call a tool: a call can wait long for its approval."""
         self._approvals = approvals
@@ -117,7 +116,7 @@ class ToolRunner:
         self._redact = redact
         self._on_end = on_end
 
-    def configure(self, limits: ResultLimits) -> None:
+    def configure(self, limits: ToolCallLimits) -> None:
         """Use these limits for calls that start from now on."""
         self._limits = limits
 
@@ -126,7 +125,7 @@ class ToolRunner:
         tool: Tool,
         invocation: ToolCallInput,
         consent: CallApprovalOptions,
-        starting: Callable[[], Awaitable[None]] = _no_record,
+        starting: Callable[[], Awaitable[None]] | None = None,
         on_wait: Callable[[float], None] | None = None,
     ) -> ToolOutput | ApprovalPendingOutcome:
         """Run the call; a failure is an output, too. A call that must wait for a person gives its approval instead.
@@ -137,9 +136,10 @@ class ToolRunner:
         timer = _CallTimer(starting)
         try:
             output = await self._run(tool, invocation, consent, timer, on_wait)
-        except ToolFailure as failure:
+        except ToolCallFailed as failure:
             output, outcome = ToolOutput((Text(str(failure)),), is_error=True), failure.outcome
         except asyncio.CancelledError:
+            # A tool that was stopped halfway may or may not have had its effect.
             is_harmless = tool.spec.annotations.repeatable or not timer.has_begun
             self._report_end(tool, invocation, consent, timer, "cancelled" if is_harmless else "outcome_unknown")
             raise
@@ -158,9 +158,16 @@ class ToolRunner:
         timer: _CallTimer,
         on_wait: Callable[[float], None] | None,
     ) -> ToolOutput | ApprovalPendingOutcome:
-        name = tool.spec.name
+        name, report = tool.spec.name, invocation.report
+
+        def report_redacted(progress: CallProgressUpdate) -> None:
+            if progress.message is not None:
+                progress = replace(progress, message=self._redact(progress.message[:_MAX_MESSAGE]))
+            report(progress)
+
+        # The arguments are checked before anything else, so that no person is asked about a call that cannot run.
         arguments = await self._check.read(tool.spec, invocation.text)
-        invocation = replace(invocation, arguments=arguments, report=self._redacted(invocation.report))
+        invocation = replace(invocation, arguments=arguments, report=report_redacted)
         verdict = await self._verdict(tool, invocation, consent, on_wait)
         if verdict.stance == "pending":
             return ApprovalPendingOutcome(verdict.approval or "")
@@ -169,13 +176,13 @@ class ToolRunner:
             raise CallDenied(
                 f"The call of {name} was not allowed{reason}. It was not run; do not try it again unchanged."
             )
-        if verdict.arguments is not None:  # a person has edited them
+        if verdict.arguments is not None:  # a person has edited them, and may have made a mistake
             edited = await self._check.read(tool.spec, verdict.arguments)
             invocation = replace(invocation, arguments=edited, text=verdict.arguments)
         # The caller's rights may have changed while a person took their time.
         if not self._permits(invocation.caller, tool.spec):
             raise CallDenied(f"The caller may not use {name} any more. It was not run.")
-        timer.started_at = time.monotonic()
+        timer.started_at = time.monotonic()  # the wait for a person is not the tool's time
         return await self._output(tool, invocation, timer.start)
 
     def _report_end(
@@ -183,17 +190,7 @@ class ToolRunner:
     ) -> None:
         if self._on_end is not None:
             seconds = time.monotonic() - timer.started_at
-            self._on_end(ToolExecutionOutcome(tool.spec, invocation, consent.run, seconds, outcome))
-
-    def _redacted(self, report: ReportProgress) -> ReportProgress:
-        """Wrap `report` so that no configured secret is in a message."""
-
-        def report_redacted(progress: CallProgress) -> None:
-            if progress.message is not None:
-                progress = replace(progress, message=self._redact(progress.message[:_MAX_MESSAGE]))
-            report(progress)
-
-        return report_redacted
+            self._on_end(FinishedCallReport(tool.spec, invocation, consent.run, seconds, outcome))
 
     async def _verdict(
         self,
@@ -201,7 +198,7 @@ class ToolRunner:
         invocation: ToolCallInput,
         consent: CallApprovalOptions,
         on_wait: Callable[[float], None] | None,
-    ) -> ApprovalVerdict:
+    ) -> CallApprovalOutcome:
         late = f"{tool.spec.name} took too long to prepare the call; nothing was run."
         failed = f"{tool.spec.name} could not prepare the call"
         preparation = await _call_tool(tool.prepare, invocation, _PREPARATION_SECONDS, late, failed)
@@ -228,6 +225,7 @@ class ToolRunner:
         spec = tool.spec
         if spec.cache_seconds and (cached := self._cache.get(spec, invocation)):
             return cached
+        # Only now: a call that is answered from the cache has no effect that a journal must record.
         await starting()
         seconds = spec.timeout or self._limits.seconds
         late = f"{spec.name} did not answer within {seconds:g} seconds and was stopped."
@@ -261,7 +259,7 @@ class _TimeoutClock(Struct, frozen=True):
 async def _call_tool(
     method: Callable[[ToolCallInput], Awaitable[T]], invocation: ToolCallInput, seconds: float, late: str, failed: str
 ) -> T:
-    """Await a method of a tool and map whatever it raises to a `ToolFailure`. `late` and `failed` begin the messages."""
+    """Await a method of a tool and map what it raises to a `ToolCallFailed`. `late` and `failed` begin the messages."""
     try:
         async with asyncio.timeout(seconds) as timeout:
             return await method(replace(invocation, clock=_TimeoutClock(timeout, seconds)))
@@ -270,14 +268,14 @@ async def _call_tool(
         if task is not None and task.cancelling():
             raise
         # Our task was not cancelled, so the tool raised this by itself.
-        raise ToolFailure(f"{failed}: it was cancelled from within.") from None
+        raise ToolCallFailed(f"{failed}: it was cancelled from within.") from None
     except TimeoutError:
         raise CallTimedOut(late) from None
-    except ToolFailure:
+    except ToolCallFailed:  # its message is written for the model already
         raise
     except Exception as error:  # noqa: BLE001  # the tool boundary: whatever a tool raises is its own failure
         text = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE] if str(error) else type(error).__name__
-        raise ToolFailure(f"{failed}: {text}") from None
+        raise ToolCallFailed(f"{failed}: {text}") from None
 
 
 def new_invocation(

@@ -16,12 +16,12 @@ from toolgate.tools.schema_complexity import SchemaComplexity, SchemaTooComplex
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 64
+# Schemas whose results are cached, each as 32 bytes and a short sentence.
 _MAX_CACHED = 64 * 1024
-"""Schemas whose results are cached, each as 32 bytes and a short sentence."""
 
 _CLOSING = ("additionalProperties", "unevaluatedProperties")
+# Keywords under which fields may be declared beside `properties`.
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if", "dependentSchemas")
-"""Keywords under which fields may be declared beside `properties`."""
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 DRAFTS = frozenset(
@@ -35,7 +35,7 @@ DRAFTS = frozenset(
 )
 
 
-class ToolSchemaLinter:
+class ToolSchemaValidator:
     """Checks schemas and caches the results, since clients send the same tools with every request.
 
     Threads may share one, so that a schema which a thread has checked costs the event loop no more than a digest.
@@ -65,6 +65,8 @@ def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Make the schema that arguments are checked against: it refuses undeclared fields."""
     known = {name: value for name, value in schema.items() if name != "$schema" or value in DRAFTS}
     if not any(word in known for word in _CLOSING):
+        # `additionalProperties` sees the `properties` beside it alone, and would refuse fields that `allOf` declares.
+        # `unevaluatedProperties` sees all of them and costs more, so that it is used only where that matters.
         if not any(word in known for word in _COMBINING):
             known |= {"additionalProperties": False} if "properties" in known else {}
         elif b'"properties":' in msgspec.json.encode(known):  # a schema that declares no field at all accepts any
@@ -73,6 +75,7 @@ def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problem(schema: Mapping[str, Any]) -> str | None:
+    # First, because all checks that follow recurse into the schema.
     if _depth(schema, MAX_DEPTH) > MAX_DEPTH:
         return f"is nested deeper than {MAX_DEPTH} levels"
     if schema.get("type", "object") != "object":

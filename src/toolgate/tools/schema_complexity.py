@@ -5,30 +5,26 @@ here are upper bounds and take time that grows with the schema and the value alo
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+# Subschemas that may have to be tried on one value when each reference is replaced by what it refers to.
 MAX_WIDTH = 100_000
-"""Subschemas that may have to be tried on one value when each reference is replaced by what it refers to."""
-
+# Pairs of subschemas of which one applies wherever the other does; this bounds the memory of the estimate itself.
 MAX_CLOSURES = 200_000
-"""Pairs of subschemas of which one applies wherever the other does."""
-
+# Subschemas for one and the same value that may be nested in each other: a validator's stack is finite.
 MAX_CHAIN = 48
-"""Subschemas for one and the same value that may be nested in each other: a validator's stack is finite."""
-
+# Subschemas that a schema may be written with.
 MAX_NODES = 4000
-"""Subschemas that a schema may be written with."""
-
+# References from one subschema to another; an anchor that is defined many times makes many.
 MAX_EDGES = 20_000
-"""References from one subschema to another; an anchor that is defined many times makes many."""
-
+# Subschemas with an `$id` of their own: each reference is looked up in all of them.
 MAX_RESOURCES = 100
-"""Subschemas with an `$id` of their own."""
-
+# Different patterns in one schema: each is compiled to up to a quarter of a MiB.
 MAX_PATTERNS = 256
-"""Different patterns in one schema: each is compiled to up to a quarter of a MiB."""
+
+# Keywords by what their subschemas apply to: the same value, its members, its items.
 
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLES = ("not", "if", "then", "else")
@@ -44,9 +40,12 @@ _EXTERNAL = 200  # evaluations for a schema outside of this one: those of the pu
 _UNEVALUATED_FACTOR = 3  # times that `unevaluated…` evaluates the keywords beside it, measured
 _VALUES_EACH = 8  # listed values that take as long as one evaluation
 _CONTAINER = 64  # listed values that take as long as one list or object
-_BACKTRACKING = 200  # evaluations that take as long as a pattern that cannot be matched in linear time, and more of
-_SQUARE_EACH = 16  # them the longer the text is
+# Evaluations that take as long as a pattern that cannot be matched in linear time, measured, and the squared letters
+# of its text for one more.
+_BACKTRACKING = 200
+_SQUARE_EACH = 16
 _LETTERS_EACH = 64  # letters that a pattern reads in the time of one evaluation
+# Look-around such as `(?=`, `(?<!`, and back-references such as `\1` or `\k<name>`.
 _LOOKS_AROUND = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")
 
 
@@ -90,7 +89,7 @@ class SchemaComplexity:
         self._resources, self._anchors = _identified(schema)
         if len(self._resources) > MAX_RESOURCES:
             raise SchemaTooComplex(f"has more than {MAX_RESOURCES} subschemas with an $id")
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}  # by the id of a subschema, which is alive as long as `_root` is
         self._edges = 0
         self._nodes: list[_Node] = []
         self._closures: dict[int, dict[int, int]] = {}
@@ -114,6 +113,8 @@ class SchemaComplexity:
     def evaluations(self, value: Any, limit: int) -> int:
         """Count how many subschemas a validator may try on this value, not much further than the limit."""
         total = 0
+        # Each value with the numbers of the subschemas that apply to it, and how often each does. A stack of its own
+        # instead of recursion: arguments may be nested deeply.
         pending: list[tuple[Any, dict[int, int]]] = [(value, {0: 1})]
         while pending and total <= limit:
             value, entered = pending.pop()
@@ -124,8 +125,10 @@ class SchemaComplexity:
                 total += times * node.weight
                 if node.matches:
                     total += times * node.matches * (length // _LETTERS_EACH)
-                if node.backtracking:
-                    total += times * node.backtracking * _backtracks(value)
+                if node.backtracking:  # the pattern is matched with the value, or with each of its names
+                    lengths = [len(name) for name in value] if isinstance(value, dict) else [length]
+                    work = sum([_BACKTRACKING + length * length // _SQUARE_EACH for length in lengths])
+                    total += times * node.backtracking * work
             if isinstance(value, dict):
                 pending += self._for_members(value, applied)
             elif isinstance(value, list):
@@ -143,6 +146,7 @@ class SchemaComplexity:
         named = [(self._nodes[number].named, times) for number, times in applied.items() if self._nodes[number].named]
         found: list[tuple[Any, dict[int, int]]] = []
         for name, member in value.items():
+            # Shared by all members for which the schema has no name; copied when the first name adds to it.
             inner = common
             for names, times in named:
                 if (one := names.get(name)) is not None:
@@ -178,44 +182,44 @@ class SchemaComplexity:
         return found
 
     def _add(self, schema: Mapping[str, Any]) -> None:
-        """Number the subschemas that can be reached from here, by references too."""
+        """Number the subschemas that can be reached from here, by references too, and connect them."""
         self._number(schema)
         pending: list[Mapping[str, Any]] = [schema]
+
+        def numbered(inner: Any) -> Iterator[int]:  # nothing for what is no subschema, such as `true`
+            if isinstance(inner, dict):
+                if id(inner) not in self._numbers:
+                    self._number(inner)
+                    pending.append(inner)
+                self._edges += 1
+                if self._edges > MAX_EDGES:
+                    raise SchemaTooComplex(f"has more than {MAX_EDGES} references and subschemas in all")
+                yield self._numbers[id(inner)]
+
         while pending:
-            current = pending.pop()
-            node = self._nodes[self._numbers[id(current)]]
-
-            def numbered(inner: Any) -> Iterator[int]:
-                if isinstance(inner, dict):
-                    if id(inner) not in self._numbers:
-                        self._number(inner)
-                        pending.append(inner)
-                    self._edges += 1
-                    if self._edges > MAX_EDGES:
-                        raise SchemaTooComplex(f"has more than {MAX_EDGES} references and subschemas in all")
-                    yield self._numbers[id(inner)]
-
-            self._connect(current, node, numbered)
-
-    def _connect(self, schema: Mapping[str, Any], node: _Node, numbered: Callable[[Any], Iterator[int]]) -> None:
-        times = _UNEVALUATED_FACTOR if any(word in schema for word in _UNEVALUATED) else 1
-        for inner in _beside(schema):
-            for number in numbered(inner):
-                node.here[number] = node.here.get(number, 0) + times
-        for word in _REFERENCES:
-            if isinstance(reference := schema.get(word), str):
-                for inner in self._referred(reference):
-                    for number in numbered(inner):
-                        node.here[number] = node.here.get(number, 0) + times
-        for name, inner in _members(schema.get("properties")):
-            for number in numbered(inner):
-                node.named[name] = number
-        for inner in (*[schema.get(word) for word in _ANY_MEMBER], *_values(schema.get("patternProperties"))):
-            node.members += numbered(inner)
-        for word in _ANY_ITEM:
-            inner = schema.get(word)
-            for one in inner if isinstance(inner, list) else (inner,):
-                node.items += numbered(one)
+            schema = pending.pop()
+            node = self._nodes[self._numbers[id(schema)]]
+            # What applies to the same value.
+            beside = [inner for word in _LISTS if isinstance(schema.get(word), list) for inner in schema[word]]
+            beside += [schema.get(word) for word in _SINGLES]
+            beside += [inner for word in _BY_NAME for inner in _values(schema.get(word))]
+            for word in _REFERENCES:
+                if isinstance(reference := schema.get(word), str):
+                    beside += self._referred(reference)
+            times = _UNEVALUATED_FACTOR if any(word in schema for word in _UNEVALUATED) else 1
+            for inner in beside:
+                for number in numbered(inner):
+                    node.here[number] = node.here.get(number, 0) + times
+            # What applies to its members and its items.
+            for name, inner in _members(schema.get("properties")):
+                for number in numbered(inner):
+                    node.named[name] = number
+            for inner in (*[schema.get(word) for word in _ANY_MEMBER], *_values(schema.get("patternProperties"))):
+                node.members += numbered(inner)
+            for word in _ANY_ITEM:
+                inner = schema.get(word)
+                for one in inner if isinstance(inner, list) else (inner,):
+                    node.items += numbered(one)
 
     def _number(self, schema: Mapping[str, Any]) -> None:
         self._numbers[id(schema)] = len(self._nodes)
@@ -230,6 +234,8 @@ class SchemaComplexity:
 
     def _referred(self, reference: str) -> list[Any]:
         """Return the subschemas that a reference may mean, or a stand-in for a schema outside of this one."""
+        # `other.json#/$defs/a` is a document and a pointer, `#anchor` a name. Relative addresses are not resolved:
+        # every resource whose `$id` ends like the reference counts, because the estimate may only be too high.
         place, _, fragment = reference.partition("#")
         tops = [resource for id, resource in self._resources if not place or id.endswith(place.lstrip("./"))]
         if fragment and not fragment.startswith("/"):
@@ -240,7 +246,9 @@ class SchemaComplexity:
 
     def _check_chains(self) -> None:
         """Refuse subschemas that apply to one and the same value in a cycle, or in too long a chain."""
-        state: dict[int, int] = {}  # -1 while a subschema is being visited, then its longest chain
+        # A depth-first search with a stack of its own. The state is -1 while a subschema is being visited, so that
+        # meeting it again is a cycle, and then the length of its longest chain.
+        state: dict[int, int] = {}
         for start in range(len(self._nodes)):
             path = [start] if start not in state else []
             while path:
@@ -266,6 +274,8 @@ class SchemaComplexity:
 
         A member has one name, so of the subschemas of different names only the most expensive counts.
         """
+        # A depth-first search again: a subschema is visited once to find what is below it, and when all of that has
+        # its width, a second time. What is below itself is recursive and counts as one here; `evaluations` follows it.
         widths: dict[int, int] = {}
         below: dict[int, list[dict[int, int]]] = {}
         path = [0]
@@ -301,6 +311,7 @@ class SchemaComplexity:
         return [items, members, *named.values()]
 
 
+# Takes the place of a published draft's meta-schema, the only one outside that a validator knows.
 _STAND_IN: dict[str, Any] = {"enum": [None] * (_EXTERNAL * _VALUES_EACH)}
 
 
@@ -314,30 +325,11 @@ def _patterns(schema: Mapping[str, Any]) -> list[str]:
     return [*patterns, pattern] if isinstance(pattern := schema.get("pattern"), str) else patterns
 
 
-def _backtracks(value: Any) -> int:
-    """Count the evaluations that take as long as a look-around pattern in this value or in its names; measured."""
-    lengths = (
-        [len(name) for name in value] if isinstance(value, dict) else [len(value) if isinstance(value, str) else 0]
-    )
-    return sum(_BACKTRACKING + length * length // _SQUARE_EACH for length in lengths)
-
-
 def _size(value: Any) -> int:
     """Estimate how long it takes to compare with a value; lists and objects take longer than their number of values."""
     if isinstance(value, dict):
         return _CONTAINER + sum(_size(inner) for inner in value.values())
     return _CONTAINER + sum(_size(inner) for inner in value) if isinstance(value, list) else 1
-
-
-def _beside(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Iterate over the subschemas that apply to the same value."""
-    for word in _LISTS:
-        inner = schema.get(word)
-        yield from inner if isinstance(inner, list) else ()
-    for word in _SINGLES:
-        yield schema.get(word)
-    for word in _BY_NAME:
-        yield from _values(schema.get(word))
 
 
 def _members(value: Any) -> list[tuple[str, Any]]:
@@ -375,6 +367,7 @@ def _identified(schema: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], dict[
 def _pointed(top: Any, pointer: str) -> Any:
     """Resolve a JSON pointer; None if it points to nothing."""
     for step in unquote(pointer).split("/")[1:] if pointer else ():
+        # In this order: `~01` is the name `~1` and no slash.
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(top, dict):
             top = top.get(step)

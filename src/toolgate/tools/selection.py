@@ -16,19 +16,18 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.tools.registry import RegistryEntry, ToolRegistry
-from toolgate.tools.tool import Tool, ToolSpec
+from toolgate.tools.tool import ServerToolDefinition, Tool
 
 BODY_FIELD = "use_server_tools"
 MAX_PATTERNS = 128
 _MAX_PATTERN = 256
 _WILD = re.compile(r"[*?\[]")
 _TAG = "tag:"
+# Names that an unknown one is compared with for a hint; difflib takes long for thousands.
 _MAX_COMPARED = 500
-_NO_NAME = ""
-"""A pattern that matches no tool."""
 
 
-class ToolSelector(Struct, frozen=True):
+class ToolQuery(Struct, frozen=True):
     """The tools that a request asks for: all, or those that have one of the names or tags or match one of the patterns.
 
     `source` restricts it to the tools of one source, unless that brings none now.
@@ -43,7 +42,7 @@ class ToolSelector(Struct, frozen=True):
     def __bool__(self) -> bool:
         return self.every or bool(self.names or self.patterns or self.tags)
 
-    def covers(self, spec: ToolSpec) -> bool:
+    def covers(self, spec: ServerToolDefinition) -> bool:
         """Whether the request asks for the tool."""
         return (
             self.every
@@ -53,8 +52,8 @@ class ToolSelector(Struct, frozen=True):
         )
 
 
-NOTHING = ToolSelector()
-EVERYTHING = ToolSelector(every=True)
+NOTHING = ToolQuery()
+EVERYTHING = ToolQuery(every=True)
 
 
 class ToolRights(Struct, frozen=True):
@@ -67,14 +66,15 @@ class ToolRights(Struct, frozen=True):
     allow: tuple[str, ...] = ()
     block: tuple[str, ...] = ()
 
-    def permits(self, spec: ToolSpec) -> bool:
+    def permits(self, spec: ServerToolDefinition) -> bool:
         """Whether the tool may be listed, offered and called."""
+        # A tool that was renamed because its name was taken is still the one that the operator blocked.
         if self.block and any(_applies(self.block, spec, name) for name in {spec.name, spec.origin or spec.name}):
             return False
         return not self.allow or _applies(self.allow, spec, spec.name)
 
 
-def permitted(rights: Sequence[ToolRights], spec: ToolSpec) -> bool:
+def permitted(rights: Sequence[ToolRights], spec: ServerToolDefinition) -> bool:
     """Whether all rights permit the tool and it is not private."""
     return not spec.private and (not rights or all(one.permits(spec) for one in rights))
 
@@ -85,7 +85,7 @@ class ToolSelection:
     def __init__(
         self,
         registry: ToolRegistry,
-        query: ToolSelector,
+        query: ToolQuery,
         context: Mapping[str, Any] | None = None,
         rights: Sequence[ToolRights] = (),
         referenced: Iterable[str] = (),
@@ -98,7 +98,14 @@ class ToolSelection:
         self._referenced = frozenset(referenced)
         for name in sorted(query.names):
             self._check_known(name)
-        self.tools: tuple[Tool, ...] = self._select() if query or self._referenced else ()
+        self.tools: tuple[Tool, ...] = ()
+        if query or self._referenced:
+            # Only the when-clauses depend on the context; all else is the same for many requests.
+            entries = registry.cached_choice((query, self._referenced, self._rights), self._without_context)
+            selected = [entry.tool for entry in entries if entry.when is None or entry.when.holds(self._context)]
+            # The registry's own tuple, if that is all: caches recognise it by its identity.
+            every = registry.tools()
+            self.tools = every if len(selected) == len(every) else tuple(selected)
 
     @property
     def pinned(self) -> frozenset[str]:
@@ -125,17 +132,10 @@ class ToolSelection:
         """Whether a call of this name may run now."""
         return self.find(name) is not None
 
-    def _select(self) -> tuple[Tool, ...]:
-        # Only the when-clauses depend on the context; all else is the same for many requests.
-        entries = self._registry.cached_choice((self._query, self._referenced, self._rights), self._without_context)
-        every = self._registry.tools()
-        selected = [entry.tool for entry in entries if entry.when is None or entry.when.holds(self._context)]
-        # The registry's own tuple, if that is all: caches recognise it by its identity.
-        return every if len(selected) == len(every) else tuple(selected)
-
     def _without_context(self, entries: Sequence[RegistryEntry]) -> Sequence[RegistryEntry]:
         """Choose the tools that are asked for and permitted, whatever the context."""
         query, pinned = self._query, self.pinned
+        # Without a window that brings tools, `use_vscode_tools` falls back to the tools of all sources.
         if query.source and (own := [entry for entry in entries if entry.spec.source == query.source]):
             entries = [*own, *[entry for entry in entries if entry.spec.name in pinned and entry not in own]]
         if query.every:
@@ -143,7 +143,8 @@ class ToolSelection:
         elif not (query.patterns or query.tags):  # quick among thousands
             chosen = [entry for entry in entries if entry.spec.name in pinned]
         else:
-            matches, other_tags = _compiled(query.patterns or (_NO_NAME,)).match, query.tags.isdisjoint
+            # An empty pattern matches no tool. The loop has no calls of `covers`, because it runs over all tools.
+            matches, other_tags = _compiled(query.patterns or ("",)).match, query.tags.isdisjoint
             chosen = [
                 entry
                 for entry in entries
@@ -155,6 +156,7 @@ class ToolSelection:
         entry = self._registry.entry(name)
         if entry is not None and permitted(self._rights, entry.spec):
             return
+        # A tool that the caller may not use is as unknown as one that does not exist, and no hint names it.
         names = [entry.spec.name for entry in self._registry.entries() if permitted(self._rights, entry.spec)]
         # Among very many names only those that begin alike are compared, to save time.
         lowered = name.lower()[:_MAX_PATTERN]
@@ -168,7 +170,7 @@ class ToolSelection:
         )
 
 
-def parse_tool_query(value: Any, at: str = BODY_FIELD) -> ToolSelector:
+def parse_tool_query(value: Any, at: str = BODY_FIELD) -> ToolQuery:
     """Parse the field of a request's body: `true`, a list of names and patterns, or `{"names": […], "tags": […]}`."""
     match value:
         case None | False:
@@ -191,26 +193,26 @@ def parse_tool_query(value: Any, at: str = BODY_FIELD) -> ToolSelector:
             )
 
 
-def parse_tool_query_header(text: str, at: str = "X-Toolgate-Tools") -> ToolSelector:
+def parse_tool_query_header(text: str, at: str = "X-Toolgate-Tools") -> ToolQuery:
     """Parse the text of a header: names, patterns and `tag:…` with commas between, or `true` or `false` as in a body."""
-    words = [word for part in text.split(",") if (word := part.strip())]
-    match words:
+    terms = [term for part in text.split(",") if (term := part.strip())]
+    match terms:
         case ["true"]:
             return EVERYTHING
         case ["false"]:
             return NOTHING
         case _:
-            return _query_of(_strings(words, at), at)
+            return _query_of(_strings(terms, at), at)
 
 
-def _query_of(words: Sequence[str], at: str) -> ToolSelector:
-    if len(words) > MAX_PATTERNS:
+def _query_of(terms: Sequence[str], at: str) -> ToolQuery:
+    if len(terms) > MAX_PATTERNS:
         raise InvalidRequest(f"{at} may hold at most {MAX_PATTERNS} entries.", param=at)
-    tags = [word.removeprefix(_TAG) for word in words if word.startswith(_TAG)]
-    others = [word for word in words if not word.startswith(_TAG)]
-    patterns = [word for word in others if _WILD.search(word)]
-    names = [word for word in others if not _WILD.search(word)]
-    return ToolSelector("*" in patterns, frozenset(names), tuple(patterns), frozenset(tags))
+    tags = [term.removeprefix(_TAG) for term in terms if term.startswith(_TAG)]
+    others = [term for term in terms if not term.startswith(_TAG)]
+    patterns = [term for term in others if _WILD.search(term)]
+    names = [term for term in others if not _WILD.search(term)]
+    return ToolQuery("*" in patterns, frozenset(names), tuple(patterns), frozenset(tags))
 
 
 def _strings(value: Any, at: str) -> list[str]:
@@ -224,7 +226,7 @@ def _strings(value: Any, at: str) -> list[str]:
     return value
 
 
-def _applies(patterns: tuple[str, ...], spec: ToolSpec, name: str) -> bool:
+def _applies(patterns: tuple[str, ...], spec: ServerToolDefinition, name: str) -> bool:
     names, places, tags = _kinds(patterns)
     return (
         (bool(names) and _matches_any(names, name))
@@ -249,5 +251,7 @@ def _matches_any(patterns: tuple[str, ...], text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Compile all patterns as one; the regex that `translate` makes does not backtrack into a star that has matched."""
+    """Compile all patterns as one."""
+    # Clients choose the patterns. The regex that `translate` makes does not backtrack into a star that has matched,
+    # so that `*a*a*a*b` takes no exponential time.
     return re.compile("|".join([translate(pattern) for pattern in patterns]))

@@ -20,6 +20,7 @@ NO_INPUT: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalPr
 class Annotations(Struct, frozen=True):
     """What a tool's author promises about its effects; without a promise the worst is assumed."""
 
+    # The defaults are those of MCP's tool annotations.
     read_only: bool = False
     destructive: bool = True
     idempotent: bool = False
@@ -31,7 +32,7 @@ class Annotations(Struct, frozen=True):
         return self.read_only or self.idempotent
 
 
-class ToolSpec(Struct, frozen=True, kw_only=True):
+class ServerToolDefinition(Struct, frozen=True, kw_only=True):
     """The definition of a tool: all that is known without running it.
 
     `name` is unique among the server's tools and every upstream accepts it; `origin` is the tool's name in its source.
@@ -58,7 +59,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     cache_seconds: float = 0.0
 
 
-class CallProgress(Struct, frozen=True):
+class CallProgressUpdate(Struct, frozen=True):
     """The progress of a call, as a message, as numbers or both."""
 
     message: str | None = None
@@ -66,10 +67,10 @@ class CallProgress(Struct, frozen=True):
     total: float | None = None
 
 
-ReportProgress: TypeAlias = Callable[[CallProgress], None]
+ReportProgress: TypeAlias = Callable[[CallProgressUpdate], None]
 
 
-def ignore_progress(progress: CallProgress) -> None:
+def ignore_progress(progress: CallProgressUpdate) -> None:
     """Drop the report."""
 
 
@@ -132,31 +133,31 @@ class CallPreview(Struct, frozen=True):
         return self.title is not None or self.question is not None
 
 
-class ToolFailure(Exception):
+class ToolCallFailed(Exception):
     """The call failed; the message is written for the model, which may correct its arguments or inform the user."""
 
     outcome: ClassVar[Outcome] = "error"
 
 
-class InvalidArguments(ToolFailure):
+class InvalidArguments(ToolCallFailed):
     """The arguments cannot be used, so nothing was run."""
 
     outcome = "refused"
 
 
-class CallDenied(ToolFailure):
+class CallDenied(ToolCallFailed):
     """A person or the policy denied the call."""
 
     outcome = "denied"
 
 
-class CallTimedOut(ToolFailure):
+class CallTimedOut(ToolCallFailed):
     """The call took too long and was stopped."""
 
     outcome = "timeout"
 
 
-class TransientToolFailure(ToolFailure):
+class TransientToolFailure(ToolCallFailed):
     """The call may succeed if it is tried again: a connection broke, a service was busy."""
 
 
@@ -164,14 +165,14 @@ class Tool(Protocol):
     """A tool that the server can run."""
 
     @property
-    def spec(self) -> ToolSpec:
+    def spec(self) -> ServerToolDefinition:
         """The definition."""
 
     async def prepare(self, invocation: ToolCallInput) -> CallPreview:
         """Describe the call to a person; this has no effects, and a call need not follow."""
 
     async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
-        """Run the call; ToolFailure if it fails. Cancelling the task cancels the call."""
+        """Run the call; ToolCallFailed if it fails. Cancelling the task cancels the call."""
 
 
 OnChange: TypeAlias = Callable[[], None]
@@ -180,8 +181,8 @@ OnChange: TypeAlias = Callable[[], None]
 class ToolSource(Protocol):
     """Brings tools. It is opened once and may change its tools while it is open."""
 
+    # `builtin`, `python`, `api`, `vscode`, `mcp/<server>` or `http/<service>`.
     name: str
-    """`builtin`, `python`, `api`, `mcp/<server>` or `http/<service>`."""
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -201,17 +202,17 @@ class ToolSource(Protocol):
 class ProposedCall(Struct, frozen=True):
     """A call that is about to run, with all that a person's approval is bound to."""
 
-    spec: ToolSpec
+    spec: ServerToolDefinition
     invocation: ToolCallInput
     run: str
     preparation: CallPreview = CallPreview()
+    # What the request itself demands for this call; it can make the policy stricter, never laxer.
     stance: Stance | None = None
-    """What the request itself demands for this call; it can make the policy stricter, never laxer."""
+    # Whether the model has read results of open-world tools, which strangers may have written.
     tainted: bool = False
-    """Whether the model has read results of open-world tools, which strangers may have written."""
 
 
-class ApprovalVerdict(Struct, frozen=True):
+class CallApprovalOutcome(Struct, frozen=True):
     """The decision about a call: a pending one names the approval to wait for, an `allow` may carry edited arguments."""
 
     stance: Literal["allow", "deny", "pending"]
@@ -223,13 +224,13 @@ class ApprovalVerdict(Struct, frozen=True):
 class CallApprovals(Protocol):
     """Decides whether calls may run."""
 
-    def stance(self, spec: ToolSpec, caller: str, requested: Stance | None = None) -> Stance:
+    def stance(self, spec: ServerToolDefinition, caller: str, requested: Stance | None = None) -> Stance:
         """Decide about a tool before a call of it is known; `ask` means that a call may be held for a person.
 
         `requested` is what the request itself demands; it can make the policy stricter, never laxer.
         """
 
-    async def decide(self, query: ProposedCall) -> ApprovalVerdict:
+    async def decide(self, query: ProposedCall) -> CallApprovalOutcome:
         """Decide about this very call. The `allow` that an approval gives consumes it; a pending approval is stored.
 
         Deciding again about the same call finds its pending approval instead of making another.

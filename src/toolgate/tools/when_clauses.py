@@ -19,8 +19,11 @@ import jsonschema_rs
 from msgspec import Struct
 
 MAX_LENGTH = 4096
+# The parser recurses once for each `!` and each parenthesis.
 MAX_DEPTH = 32
+# Characters of a context value that a pattern is matched against: clauses are evaluated at every request.
 _MAX_MATCHED = 16 * 1024
+# Memory of a compiled pattern: `(a{1000}){1000}` is short and compiles to a gigantic one.
 _PATTERN_BYTES = 256 * 1024
 
 Context: TypeAlias = Mapping[str, Any]
@@ -64,6 +67,7 @@ class _Token(Struct, frozen=True):
     column: int
 
 
+# Longer signs come before their beginnings: `===` is no `==` and `=`.
 _TOKEN = re.compile(
     r"""
     (?P<blank>\s+)
@@ -75,6 +79,7 @@ _TOKEN = re.compile(
 )
 _SAME = {"===": "==", "!==": "!="}
 _COMPARING = frozenset(("==", "!=", "<", "<=", ">", ">=", "=~", "in", "not"))
+# A JavaScript regex literal such as `/^[/]a\/b$/i`: a slash ends it unless it is escaped or in a character class.
 _REGEX = re.compile(r"\s*/((?:[^/\\\[\n]|\\.|\[(?:[^\]\\\n]|\\.)*\])+)/([a-z]*)")
 
 
@@ -117,6 +122,7 @@ class _Parser:
             if not self._take(")"):
                 raise WhenError("a parenthesis is opened and never closed", opening.column)
         else:
+            # `!a == b` could mean `!(a == b)` or `(!a) == b`: it is refused instead of guessed.
             inner = self._not() if self._token.kind == "sign" else _truth(self._word("a key"))
             if self._token.kind != "quoted" and self._token.text in _COMPARING:
                 raise self._wrong("`!` belongs to the key alone: put the comparison in parentheses")
@@ -137,7 +143,14 @@ class _Parser:
                 self._next()
                 return _order(key, sign.text, self._value())
             case "=~":
-                return self._match(key)
+                # The pattern is read from the text itself: what is a token elsewhere has another meaning in it.
+                found = _REGEX.match(self._text, self._at)
+                if found is None:
+                    raise WhenError("a /pattern/ was expected", self._at + 1)
+                self._at = found.end()
+                test = _matching(key, found[1], found[2], found.start(1) + 1)
+                self._token = self._read()
+                return test
             case "in":
                 self._next()
                 return _membership(key, self._word("a key").text)
@@ -149,16 +162,6 @@ class _Parser:
                 return lambda context: not is_member(context)
             case _:
                 return _truth(left)
-
-    def _match(self, key: str) -> Test:
-        """Parse the pattern from the text itself: what is a token elsewhere has another meaning in it."""
-        found = _REGEX.match(self._text, self._at)
-        if found is None:
-            raise WhenError("a /pattern/ was expected", self._at + 1)
-        self._at = found.end()
-        test = _matching(key, found[1], found[2], found.start(1) + 1)
-        self._token = self._read()
-        return test
 
     def _value(self) -> _Token:
         return self._next() if self._token.kind == "quoted" else self._word("a value")
@@ -205,6 +208,7 @@ def _truth(word: _Token) -> Test:
 
 def _equality(key: str, value: _Token, negated: bool) -> Test:
     text = value.text
+    # Without quotes `key == false` asks for a falsy value, so that a missing key is false, too.
     if value.kind == "word" and text in ("true", "false"):
         return lambda context: (bool(context.get(key)) == (text == "true")) != negated
 
@@ -255,6 +259,7 @@ def _membership(key: str, holder: str) -> Test:
         item, held = context.get(key), context.get(holder)
         match held:
             case list() | tuple() | set() | frozenset():
+                # Types are compared because `True == 1` in Python.
                 return any(item == one and type(item) is type(one) for one in held)
             case Mapping():
                 return isinstance(item, str) and item in held
@@ -284,6 +289,7 @@ def _matching(key: str, pattern: str, flags: str, column: int) -> Test:
 
     def holds(context: Context) -> bool:
         value = context.get(key)
+        # Half of a surrogate pair, which JSON can carry, cannot be passed to the engine.
         return isinstance(value, str) and engine.is_valid(value[:_MAX_MATCHED].encode("utf-8", "replace").decode())
 
     return holds

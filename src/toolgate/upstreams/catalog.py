@@ -33,7 +33,7 @@ class ModelCapabilities(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     )
 
 
-class ProviderEndpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProviderCatalogEndpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The URL of a provider for one dialect, and how it differs from the dialect there.
 
     Where every customer has a host of their own there is no `base_url`, only the `path` that follows the host.
@@ -51,7 +51,7 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     title: str
-    dialects: Mapping[DialectName, ProviderEndpoint]
+    dialects: Mapping[DialectName, ProviderCatalogEndpoint]
     key: str | None = None
     hosts: tuple[str, ...] = ()
     quirks: Mapping[str, Any] = {}
@@ -68,7 +68,7 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return any(host == own or (own.startswith(".") and host.endswith(own)) for own in (*bases, *self.hosts))
 
 
-class ProviderCatalog(Struct, frozen=True):
+class BuiltinProviderCatalog(Struct, frozen=True):
     """All rows by name."""
 
     rows: Mapping[str, Provider]
@@ -76,6 +76,7 @@ class ProviderCatalog(Struct, frozen=True):
     def at(self, url: str) -> Provider | None:
         """Return the provider of a URL's host; None on loopback."""
         host = host_of(url)
+        # Rows such as Ollama's have a URL on loopback, but any other server may listen there.
         if host in ("", "localhost", "127.0.0.1", "::1"):
             return None
         return next((row for row in self.rows.values() if row.owns(host)), None)
@@ -89,20 +90,21 @@ def host_of(url: str) -> str:
         return ""
 
 
-def parse(text: str) -> ProviderCatalog:
+def parse(text: str) -> BuiltinProviderCatalog:
     """Parse a table, and check every quirk and capability."""
     rows = msgspec.convert(yaml.load(text, Loader=_LOADER), dict[str, Provider])  # noqa: S506 - a safe loader, see below
+    # The rows keep plain mappings, which a configuration overrides key by key; here a misspelt key is found.
     for row in rows.values():
         msgspec.convert(row.capabilities, ModelCapabilities)
         for dialect in row.dialects:
             msgspec.convert(row.quirks_in(dialect), Quirks)
-    return ProviderCatalog(rows)
+    return BuiltinProviderCatalog(rows)
 
 
 @cache
-def catalog() -> ProviderCatalog:
+def catalog() -> BuiltinProviderCatalog:
     """Return the table that comes with Toolgate."""
     return parse(files("toolgate.upstreams").joinpath("catalog.yaml").read_text("utf-8"))
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # much faster, where libyaml is installed

@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncGenerator, Iterable
 
 from toolgate.conversation.arguments import is_object
+from toolgate.conversation.call_ids import new_call_id
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import (
     ModelResponse,
@@ -20,11 +21,11 @@ from toolgate.conversation.events import (
     StepStart,
     Usage,
 )
-from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Message, Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import ModelStream
 
+# Possessive quantifiers (`++`) never go back, so that a long line of blanks takes linear time.
 _INSTRUCTION = re.compile(
     r"\bcall\s++(?:the\s++)?(?:tool\s++)?[`\"']?([\w.-]++)[`\"']?\s*+(?:with\s*+)?", re.IGNORECASE
 )
@@ -57,7 +58,16 @@ class EchoStream:
         """Yield one batch for each part."""
         yield [StepStart(model="echo", usage=self._response.usage)]
         for part in self._response.parts:
-            yield _word_events(part)
+            # In small pieces, as a model streams, so that clients can be tried with it.
+            match part:
+                case Text(text):
+                    words = [PartDelta(word) for word in re.findall(r"\S+\s*|\s+", text)]
+                    yield [PartStart(Text("")), *words, PartEnd(part)]
+                case ToolCall():
+                    pieces = [PartDelta(piece) for piece in re.findall(r".{1,12}", part.arguments, re.DOTALL)]
+                    yield [PartStart(ToolCall(part.id, part.name, "")), *pieces, PartEnd(part)]
+                case _:
+                    yield [PartStart(part), PartEnd(part)]
         yield [StepEnd(self._response.reason, self._response.usage)]
 
     async def aclose(self) -> None:
@@ -69,31 +79,27 @@ def respond(request: ModelRequest) -> ModelResponse:
     messages = request.messages
     last = messages[-1] if messages else Message("user", ())
     last = next((message for message in reversed(messages) if message.role == "user"), last)
-    rounds, results = _rounds_since(request.messages)
-    if calls := _requested_calls(last, rounds, request):
-        parts: tuple[Part, ...] = tuple(calls)
-    elif results:
-        parts = (Text(_report(results)),)
-    else:
-        parts = (Text(_repeat(last, request)),)
-    usage = Usage(_count_words(message.parts for message in request.messages), _count_words([parts]), estimated=True)
-    return ModelResponse(parts, "tool_calls" if isinstance(parts[0], ToolCall) else "stop", usage)
-
-
-def _rounds_since(messages: tuple[Message, ...]) -> tuple[int, list[ToolResult]]:
-    """Return the rounds of calls since the user's last message, and their results."""
+    # The rounds of calls since the user's last message, and their results.
     rounds, results = 0, list[ToolResult]()
     for message in reversed(messages):
         if message.role == "user":
             break
         rounds += message.role == "assistant" and any(isinstance(part, ToolCall) for part in message.parts)
         results = [part for part in message.parts if isinstance(part, ToolResult)] + results
-    return rounds, results
-
-
-def _report(results: list[ToolResult]) -> str:
-    outcomes = [(result, "failed" if result.is_error else "returned") for result in results]
-    return "\n".join([f"{one.name or 'The tool'} {outcome}: {plain_text(one.content)}" for one, outcome in outcomes])
+    if calls := _requested_calls(last, rounds, request):
+        parts: tuple[Part, ...] = tuple(calls)
+    elif results:
+        outcomes = [(one, "failed" if one.is_error else "returned") for one in results]
+        lines = [f"{one.name or 'The tool'} {outcome}: {plain_text(one.content)}" for one, outcome in outcomes]
+        parts = (Text("\n".join(lines)),)
+    else:
+        text = plain_text(last.parts).strip()
+        hint = ""
+        if request.tools and not text.startswith(_ABOUT):  # an echo of an echo has the hint already
+            hint = f"\n\nSay `call {request.tools[0].name} {{...}}` and I will call that tool."
+        parts = (Text(f"{_ABOUT}: {text}{hint}" if text else f"{_ABOUT}.{hint}"),)
+    usage = Usage(_count_words(message.parts for message in request.messages), _count_words([parts]), estimated=True)
+    return ModelResponse(parts, "tool_calls" if isinstance(parts[0], ToolCall) else "stop", usage)
 
 
 def _requested_calls(message: Message, rounds: int, request: ModelRequest) -> list[ToolCall]:
@@ -105,6 +111,7 @@ def _requested_calls(message: Message, rounds: int, request: ModelRequest) -> li
     this_round = _THEN.split(plain_text(message.parts))[rounds : rounds + 1]
     found = [_instruction(line.rstrip()) for line in "".join(this_round).splitlines()]
     calls = [_call(*one) for one in found if one and one[0] in offered]
+    # Only in the first round, or a client that demands a call in every request would never get an answer.
     if not calls and not rounds and choice and choice.mode == "required":
         name = choice.names[0] if choice.names else sorted(offered)[0]
         return [_call(name, None)]
@@ -125,39 +132,16 @@ def _call(name: str, arguments: str | None) -> ToolCall:
     return ToolCall(new_call_id(), name, arguments if arguments and is_object(arguments) else "{}")
 
 
-def _repeat(message: Message, request: ModelRequest) -> str:
-    text = plain_text(message.parts).strip()
-    hint = ""
-    if request.tools and not text.startswith(_ABOUT):
-        hint = f"\n\nSay `call {request.tools[0].name} {{...}}` and I will call that tool."
-    return f"{_ABOUT}: {text}{hint}" if text else f"{_ABOUT}.{hint}"
-
-
-def _word_events(part: Part) -> list[StepEvent]:
-    match part:
-        case Text(text):
-            words: list[StepEvent] = [PartDelta(word) for word in re.findall(r"\S+\s*|\s+", text)]
-            return [PartStart(Text("")), *words, PartEnd(part)]
-        case ToolCall():
-            opening = ToolCall(part.id, part.name, "")
-            pieces = re.findall(r".{1,12}", part.arguments, re.DOTALL)
-            return [PartStart(opening), *[PartDelta(piece) for piece in pieces], PartEnd(part)]
-        case _:
-            return [PartStart(part), PartEnd(part)]
-
-
 def _count_words(groups: Iterable[tuple[Part, ...]]) -> int:
     """Count words in place of tokens, which echo does not have."""
-    return sum([len(_part_text(part).split()) for parts in groups for part in parts])
-
-
-def _part_text(part: Part) -> str:
-    match part:
-        case Text(text):
-            return text
-        case ToolCall(name=name, arguments=arguments):
-            return f"{name} {arguments}"
-        case ToolResult(content=content):
-            return plain_text(content)
-        case _:
-            return ""
+    texts: list[str] = []
+    for parts in groups:
+        for part in parts:
+            match part:
+                case Text(text):
+                    texts.append(text)
+                case ToolCall(name=name, arguments=arguments):
+                    texts += (name, arguments)
+                case ToolResult(content=content):
+                    texts.append(plain_text(content))
+    return sum([len(text.split()) for text in texts])

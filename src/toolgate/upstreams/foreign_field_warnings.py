@@ -11,23 +11,24 @@ from typing import Any, TypeAlias
 from toolgate.conversation.message import (
     REASONING_DROPPED,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
 )
-from toolgate.conversation.request import ModelRequest, ToolDef
+from toolgate.conversation.request import ModelRequest
 
 Found: TypeAlias = Iterator[str]
 
 _EXTRA = attrgetter("extra")
 
-_PLAIN = frozenset({Text, ToolCall, Reasoning, ModelRefusal})
-"""Parts that are the same in every dialect unless they have extra fields."""
+# Parts that are the same in every dialect unless they have extra fields.
+_PLAIN = frozenset({Text, ToolCall, Reasoning, RefusalPart})
 
+# Fields for the server, or fields that are read as well: the upstream codec warns of what it cannot encode.
 _READ = frozenset(
     {
         "background",
@@ -51,24 +52,22 @@ _READ = frozenset(
         "verbosity",
     }
 )
-"""Fields for the server, or fields that are read as well: the upstream codec warns of what it cannot encode."""
 
+# Objects that are read in part: the rest is named field by field.
 _NESTED = frozenset({"options", "output_config", "reasoning", "text"})
-"""Objects that are read in part: the rest is named field by field."""
 
 _OF_THINKING = frozenset({"type", "budget_tokens", "display"})
 
+# Fields that a dialect stores for itself, or that are encoded in another way for others.
 _MARKS = frozenset({"instructions", "role", "continues", "part", "namespace", "in_input", "input_examples"})
-"""Fields that a dialect stores for itself, or that are encoded in another way for others."""
 
+# Fields of responses that clients send back, and cache marks: other upstreams cache by themselves.
 _ECHOED = frozenset({"annotations", "logprobs", "id", "status", "index", "cache_control"})
-"""Fields of responses that clients send back, and cache marks: other upstreams cache by themselves."""
 
-
-_IN_WORDS = frozenset(
+# Blocks whose content is sent to other upstreams in another form.
+_REENCODED_BLOCKS = frozenset(
     {"document", "document_piece", "search_result", "text", "tool_reference", "image_generation_call"}
 )
-"""Blocks whose content is sent to other upstreams in another form."""
 
 
 def unusual_messages(messages: Iterable[Message]) -> list[Message]:
@@ -106,11 +105,23 @@ def foreign_fields(request: ModelRequest, upstream: str, unusual: Iterable[Messa
             found = _beside(message.extra.get(dialect, {}), "messages")
             # The name of a result's tool was read.
             names |= dict.fromkeys([name for name in found if message.role != "tool" or name != "messages.name"])
-        if any(_has_extra(part) for part in message.parts):
-            names |= dict.fromkeys(_of_parts(message, dialect))
+        parts: Iterable[Part] = message.parts
+        for part in parts:
+            if isinstance(part, ToolResult):
+                for piece in part.content:
+                    found = _beside(piece.extra.get(dialect, {}), "messages", isinstance(piece, Text))
+                    names |= dict.fromkeys(found)
+            # An opaque part is a whole block of its dialect, of which the upstream codec warns.
+            if not isinstance(part, Opaque) and (extra := getattr(part, "extra", None)):
+                names |= dict.fromkeys(_beside(extra.get(dialect, {}), "messages", isinstance(part, Text)))
     for tool in request.tools if any(map(_EXTRA, request.tools)) else ():
-        if tool.extra and tool.kind != "hosted":
-            names |= dict.fromkeys(_of_tool(tool, dialect))
+        if not tool.extra or tool.kind == "hosted":
+            continue
+        # Chat has the fields of a function in an object of its own: {"type": "function", "function": {"name": …}}
+        own = tool.extra.get(dialect, {})
+        names |= dict.fromkeys(_beside({key: own[key] for key in own if key not in ("function", "type")}, "tools"))
+        if type(function := own.get("function")) is dict:
+            names |= dict.fromkeys(_beside({key: function[key] for key in function if key != "type"}, "tools"))
     return tuple([f"{name} is known to {dialect} only" for name in names]) if names else ()
 
 
@@ -131,6 +142,7 @@ def _top(own: Mapping[str, Any], upstream: str) -> Found:
                 if shown != "summarized" and (shown, upstream) != ("omitted", "openai_responses"):
                     yield "thinking.display"  # a Responses upstream gets no request for a summary
         elif name == "stream_options":
+            # `include_usage` is read; obfuscation is padding of chunks that only OpenAI adds.
             if type(value) is dict and value.get("include_obfuscation") is True:
                 yield "stream_options.include_obfuscation"
         elif name in _NESTED and type(value) is dict:
@@ -139,26 +151,13 @@ def _top(own: Mapping[str, Any], upstream: str) -> Found:
             if type(value) is dict and value.get("type") not in ("function", "custom", "allowed_tools"):
                 yield f"tool_choice {value.get('type')!r}"
         elif name == "truncation":
+            # `disabled` is what every other API does: it refuses a request that is too long.
             if value == "auto":
                 yield name
-        elif name == "/api/generate":
+        elif name == "/api/generate":  # the fields of Ollama's second endpoint, such as `raw` and `suffix`
             yield from value
         elif name not in _READ:
             yield name
-
-
-def _has_extra(part: Part) -> bool:
-    return type(part) is ToolResult or (type(part) is not Opaque and bool(getattr(part, "extra", None)))
-
-
-def _of_parts(message: Message, dialect: str) -> Found:
-    parts: Iterable[Part] = message.parts
-    for part in parts:
-        if isinstance(part, ToolResult):
-            for piece in part.content:
-                yield from _beside(piece.extra.get(dialect, {}), "messages", isinstance(piece, Text))
-        if not isinstance(part, Opaque) and (extra := getattr(part, "extra", None)):
-            yield from _beside(extra.get(dialect, {}), "messages", isinstance(part, Text))
 
 
 def _beside(own: Mapping[str, Any], place: str, of_text: bool = False) -> Found:
@@ -181,7 +180,7 @@ def _beside(own: Mapping[str, Any], place: str, of_text: bool = False) -> Found:
 def _of_block(block: Mapping[str, Any], place: str) -> Found:
     """Yield what the text of a block for other dialects does not contain."""
     kind, source = block["type"], block.get("source")
-    if kind not in _IN_WORDS:
+    if kind not in _REENCODED_BLOCKS:
         yield f"{place} {kind!r}"
     if type(citations := block.get("citations")) is dict and citations.get("enabled"):
         yield f"{place}.citations"
@@ -195,11 +194,3 @@ def _of_block(block: Mapping[str, Any], place: str) -> Found:
                 yield from _beside({name: piece[name] for name in piece if name not in ("type", "source")}, place)
             case {"type": str(inner)} if inner != "text":
                 yield f"{place} {inner!r} in a document"
-
-
-def _of_tool(tool: ToolDef, dialect: str) -> Found:
-    own = tool.extra.get(dialect, {})
-    function = own.get("function")
-    yield from _beside({name: value for name, value in own.items() if name not in ("function", "type")}, "tools")
-    if type(function) is dict:
-        yield from _beside({name: value for name, value in function.items() if name != "type"}, "tools")

@@ -1,7 +1,7 @@
 """Send requests to a model of an upstream over HTTP.
 
 It joins the upstream codec of a dialect, which does no I/O, with the transport, which knows no dialect.
-How responses are read is in `http_streams.py`.
+How responses are read is in `http_responses.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ from msgspec import Struct
 from toolgate import __version__
 from toolgate.conversation.errors import UpstreamError, UpstreamRejected
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.size import is_request_larger
+from toolgate.conversation.rough_size_estimate import is_request_larger
 from toolgate.dialects.dialect import Dialect, Quirks
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import ModelStream
-from toolgate.upstreams.http_streams import WholeResponseStream, open_stream, wrong_types_as_malformed
+from toolgate.upstreams.http_responses import WholeResponseStream, open_stream, wrong_types_as_malformed
 from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter, in_turn, substitute
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer, adapt, check_choices
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
@@ -54,16 +54,15 @@ class HttpModel:
         self._model = model
         self._quirks = quirks
         own = {**OWN_HEADERS, **endpoint.headers}
+        # By `request.stream`; made once, so that the writer of request heads knows them again.
         self._headers = {
             True: {**own, "accept": endpoint.dialect.stream_type},
             False: {**own, "accept": "application/json"},
         }
 
     async def ask(self, request: ModelRequest, *, resent: bool = False) -> ModelStream:
-        """Return the answer once its first piece has arrived; a request refused for something optional is sent without it.
-
-        This is one coroutine and not several, because each await passes through every coroutine above it.
-        """
+        """Return the answer once its first piece has arrived; a request refused for an optional field is sent without it."""
+        # This is one coroutine and not several, because each await passes through every coroutine above it.
         endpoint, codec = self._endpoint, self._codec
         if request.small or not is_request_larger(request, LARGE_BODY):
             encoded = self._encode(request)
@@ -93,19 +92,21 @@ class HttpModel:
                     )
                 else:
                     answer = WholeResponseStream(endpoint.name, endpoint.dialect, sent, raw, dropped, rewriter)
-            except BaseException:
+            except BaseException:  # also a client that leaves: the upstream then stops generating
                 await response.aclose()
                 raise
         except UpstreamError as fault:
             self._on_attempt(endpoint.name, fault.code)
             if resent or not isinstance(fault, UpstreamRejected):
                 raise
+            # Such as `service_tier`, or thinking that another model has signed.
             repaired = endpoint.dialect.repair_rejected(request, fault)
             if repaired is None:
                 raise
         else:
             self._on_attempt(endpoint.name, "ok")
             return answer
+        # Outside of the handler, or a second failure would carry the first one as its context.
         without, warning = repaired
         return with_warning(await self.ask(without, resent=True), warning)
 
@@ -124,6 +125,7 @@ class HttpModel:
         changed = substitute(adapted.request, dialect, self._quirks)
         body, dropped = self._codec.encode_request(changed.request, self._quirks)
         body["model"] = self._model
+        # The request was adapted first and substituted second, so that the answer is restored in the opposite order.
         rewriters = changed.rewriters
         if adapted.originals:
             rewriters = (*rewriters, ToolNameRestorer(adapted.originals))

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+# Longer names are compared with no pattern: the time for that grows with the length.
 LONGEST_NAME = 256
 
 Found = TypeVar("Found")
@@ -33,6 +34,7 @@ class AliasPattern(Struct, frozen=True):
         first, *middle, last = self.text.split("*")
         if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
             return False
+        # The first place of each piece is enough: it leaves the most room for those that follow.
         at, end = len(first), len(name) - len(last)
         for piece in middle:
             at = name.find(piece, at, end)
@@ -42,7 +44,7 @@ class AliasPattern(Struct, frozen=True):
         return True
 
 
-class ModelNames(Generic[Found]):
+class ModelNameTable(Generic[Found]):
     """A table from every name and alias of a model to a value."""
 
     def __init__(self, named: Iterable[tuple[str, Found]]) -> None:

@@ -10,7 +10,7 @@ from toolgate.conversation.errors import NotFound
 from toolgate.conversation.request import NO_SETTINGS, ModelRequest, RequestSettings
 from toolgate.engine.ports import Model
 from toolgate.engine.run_limits import Price
-from toolgate.upstreams.model_names import ModelNames
+from toolgate.upstreams.model_names import ModelNameTable
 
 
 class TokenCounter(Protocol):
@@ -20,8 +20,8 @@ class TokenCounter(Protocol):
         """Return the input tokens; raise UpstreamError when the upstream does not count."""
 
 
+# The beginning of the name of every model that an editor lends.
 LENT_PREFIX = "vscode/"
-"""The beginning of the name of every model that an editor lends."""
 
 
 class ModelRoute(Struct, frozen=True):
@@ -44,15 +44,15 @@ class ModelRoute(Struct, frozen=True):
     allow_tools: tuple[str, ...] = ()
     block_tools: tuple[str, ...] = ()
     price: Price = Price()
-    prices: Mapping[str, Price] = {}
-    """The prices of all models that may answer, by name: this one and its fallbacks."""
+    prices: Mapping[str, Price] = {}  # of all models that may answer, by name: this one and its fallbacks
     counter: TokenCounter | None = None
     editor: bool = False
 
     def with_defaults(self, request: ModelRequest) -> ModelRequest:
         """Return the request with this model's defaults for settings that the client left out."""
-        if self.defaults is NO_SETTINGS or self.defaults == NO_SETTINGS:
+        if self.defaults is NO_SETTINGS:
             return request
+        # A setting that the client set to its default value counts as left out: nothing marks the difference.
         unset = asdict(NO_SETTINGS)
         given = {name: value for name, value in asdict(request.settings).items() if value != unset[name]}
         return replace(request, settings=replace(self.defaults, **given))
@@ -60,6 +60,7 @@ class ModelRoute(Struct, frozen=True):
 
 def no_such_model(name: str) -> NotFound:
     """Return the same error for a model that does not exist and for one that the caller may not use."""
+    # The name is the client's and may be megabytes long.
     shown = name if len(name) <= 80 else name[:80] + "…"
     message = (
         f"The model {shown!r} does not exist, or this key may not use it; GET /v1/models lists those that it may use."
@@ -89,8 +90,9 @@ class Router:
         `provider` brings further routes.
         """
         self._configured: Mapping[str, ModelRoute] = {route.name: route for route in routes}
+        # Names behind aliases: of equal ones the later wins, so that an alias never hides another model's name.
         aliases = [(alias, route) for route in self._configured.values() for alias in route.aliases]
-        self._names = ModelNames([*aliases, *self._configured.items()])
+        self._names = ModelNameTable([*aliases, *self._configured.items()])
         self._default = default
         self._provider = provider
 
@@ -117,13 +119,10 @@ class Router:
         """Fill in the default model where a request body names none."""
         if type(body) is not dict or body.get("model") not in (None, ""):
             return body
-        return {**body, "model": self._default_route(may_use).name}
-
-    def _default_route(self, may_use: Callable[[str], bool]) -> ModelRoute:
         candidates = [self.find(self._default)] if self._default else self.routes.values()
         for route in candidates:
             if may_use(route.name):
-                return route
+                return {**body, "model": route.name}
         raise NotFound(
             "The request names no model, and this key may not use the default one; "
             "GET /v1/models lists those that it may use.",

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from toolgate.conversation.call_ids import new_call_id
 from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepEvent
 from toolgate.conversation.fold import unfold_part
-from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import (
     ModelRequest,
@@ -26,19 +26,20 @@ from toolgate.conversation.request import (
 )
 from toolgate.dialects.dialect import Quirks
 
+# A limit, because the client chooses the texts, and every piece of the answer is compared with their beginnings.
 LONGEST_STOP = 4096
 _ANSWER_TOOL = "json_answer"
 _ANSWER_USE = "Give your whole answer to the user as the input of this tool, and say nothing else."
 _ANSWER_FIELD = "answer"  # holds an answer that is no object, which no tool takes as its input
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
-_DEFINITIONS = ("$defs", "definitions")
+_DEFINITIONS = ("$defs", "definitions")  # what a schema's references point to; the second is its name before 2019
 
 
 class EmulatedResponseRewriter(Protocol):
     """Rewrites the events of one response for the client."""
 
+    # Whether the response has ended here, though the upstream may continue.
     done: bool
-    """Whether the response has ended here, though the upstream may continue."""
 
     def restore(self, events: list[StepEvent]) -> list[StepEvent]:
         """Return the events for the client."""
@@ -82,6 +83,7 @@ def substitute(request: ModelRequest, dialect: str, quirks: Quirks) -> EmulatedS
         output = settings.output
         if not settings.stop and output is None:
             return EmulatedSettingsRequest(request)
+        # Anthropic refuses stop texts of blanks alone with status 400; all others it finds itself.
         blank = tuple([text for text in settings.stop if not text.strip()])
         cut = _cut_here(request, blank) if blank else EmulatedSettingsRequest(request)
         if output is None or (output.schema is not None and quirks.output_format == "schema"):
@@ -123,7 +125,8 @@ class StopCutter:
         restored: list[StepEvent] = []
         for event in events:
             if self._stop is not None:
-                if isinstance(event, StepEnd):  # it came in the same batch, so its usage is known
+                # It came in the same batch, so its usage is known: it replaces the end that `_read` made without.
+                if isinstance(event, StepEnd):
                     restored[-1] = replace(event, reason="stop", stop_sequence=self._stop)
                 continue
             match event:
@@ -150,23 +153,20 @@ class StopCutter:
             self.done = True
             end: list[StepEvent] = [PartEnd(Text("".join(passed))), StepEnd("stop", stop_sequence=self._stop)]
             return [PartDelta(text[:place]), *end] if place else end
-        held = self._beginning(text)
-        sure, self._held = text[: len(text) - held], text[len(text) - held :]
-        self._text = passed
-        passed.append(sure)
-        return [PartDelta(sure)] if sure else []
-
-    def _beginning(self, text: str) -> int:
-        """Return how many of the last characters may begin a stop text."""
-        longest = 0
+        # Hold back the longest end of the text that may begin a stop text: of `Hi</` with the stop text `</s>`, two
+        # characters. Only the last `len(stop) - 1` characters can, and only from its first character on.
+        held = 0
         for stop in self._stops:
             place = max(len(text) - len(stop) + 1, 0)
             while (place := text.find(stop[0], place)) >= 0:
                 if stop.startswith(text[place:]):
-                    longest = max(longest, len(text) - place)
+                    held = max(held, len(text) - place)
                     break
                 place += 1
-        return longest
+        sure, self._held = text[: len(text) - held], text[len(text) - held :]
+        self._text = passed
+        passed.append(sure)
+        return [PartDelta(sure)] if sure else []
 
 
 def _answer_by_tool(request: ModelRequest, output: StructuredOutputFormat) -> EmulatedSettingsRequest:
@@ -176,10 +176,12 @@ def _answer_by_tool(request: ModelRequest, output: StructuredOutputFormat) -> Em
         lost = "the output format was left out: a tool call is demanded"
         return EmulatedSettingsRequest(replace(request, settings=settings), dropped=(lost,))
     tool, wrapped = _answer_tool(output, {tool.name for tool in request.tools})
+    # Beside tools of the client the model may call one of them first, so that some call is demanded and not this one.
     free = request.tools and (choice is None or choice.mode == "auto")
     parallel = choice.parallel if free and choice is not None else None if free else False
     forced = ToolChoice("required", () if free else (tool.name,), parallel)
     dropped: tuple[str, ...] = ()
+    # Anthropic refuses a forced call together with thinking.
     if settings.thinking is not None and settings.thinking.enabled:
         forced = ToolChoice("auto", (), choice.parallel if choice else None)
         dropped = (
@@ -198,6 +200,7 @@ def _answer_tool(output: StructuredOutputFormat, taken: set[str]) -> tuple[ToolD
         return ToolDef(name, f"{_ANSWER_USE} It is one JSON object.", _ANY_OBJECT), False
     if schema.get("type") == "object":
         return ToolDef(name, _ANSWER_USE, schema), False
+    # References such as `#/$defs/Item` point to the root, so that definitions stay there and only the rest moves inside.
     beside = {key: schema[key] for key in _DEFINITIONS if key in schema}
     bare = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
     whole = {"type": "object", "properties": {_ANSWER_FIELD: bare}, "required": [_ANSWER_FIELD], **beside}
@@ -231,8 +234,9 @@ class AnswerToolDecoder:
                 case PartDelta() if self._in_text or (self._in_answer and self._wrapped):
                     continue
                 case PartStart(ToolCall(name=name)) if name == self._name:
+                    # Text before it, such as "Here is the JSON:", would spoil the answer.
                     self._texts, self._in_answer = [], True
-                    if not self._wrapped:
+                    if not self._wrapped:  # then the arguments are the answer, and their deltas stream through
                         restored.append(PartStart(Text("")))
                 case PartEnd(ToolCall(name=name) as call) if name == self._name:
                     self._in_answer, self._answered = False, True
@@ -241,7 +245,9 @@ class AnswerToolDecoder:
                     self._called = True
                     restored += [*self._take_texts(), event]
                 case StepEnd():
-                    restored += [*([] if self._answered else self._take_texts()), self._end(event)]
+                    restored += [] if self._answered else self._take_texts()
+                    ended = self._answered and not self._called and event.reason == "tool_calls"
+                    restored.append(replace(event, reason="stop") if ended else event)
                 case _:
                     restored.append(event)
         return restored
@@ -253,15 +259,12 @@ class AnswerToolDecoder:
     def _answer(self, call: ToolCall) -> list[StepEvent]:
         if not self._wrapped:
             return [PartEnd(Text(call.arguments))]
+        # As raw bytes: the answer keeps the numbers and the order of fields that the model wrote.
         try:
             text = bytes(_decode_wrapped(call.arguments).answer).decode()
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             text = call.arguments
         return unfold_part(Text(text))
-
-    def _end(self, event: StepEnd) -> StepEnd:
-        ended = self._answered and not self._called and event.reason == "tool_calls"
-        return replace(event, reason="stop") if ended else event
 
 
 class _Wrapped(Struct):
@@ -285,13 +288,7 @@ def _call_by_format(request: ModelRequest, choice: ToolChoice, quirks: Quirks) -
     if quirks.output_format != "schema" or not tools:
         return EmulatedSettingsRequest(request)
     dropped = ("the output format was left out: a tool call is demanded",) if request.settings.output else ()
-    settings = replace(request.settings, output=StructuredOutputFormat(_call_schema(tools)))
-    changed = replace(request, settings=settings, tool_choice=ToolChoice("auto", choice.names))
-    return EmulatedSettingsRequest(changed, (StructuredOutputCallDecoder({tool.name for tool in tools}),), dropped)
-
-
-def _call_schema(tools: list[ToolDef]) -> dict[str, Any]:
-    """Return the schema of a call of one of the tools; definitions move to its root, where references point."""
+    # The schema of a call of one of the tools; definitions move to its root, where references point.
     definitions: dict[str, dict[str, Any]] = {}
     calls = []
     for tool in tools:
@@ -304,10 +301,13 @@ def _call_schema(tools: list[ToolDef]) -> dict[str, Any]:
                 definitions[key] = {**known, **own}
         properties = {"name": {"type": "string", "enum": [tool.name]}, "arguments": schema}
         calls.append({"type": "object", "properties": properties, "required": ["name", "arguments"]})
-    return {**(calls[0] if len(calls) == 1 else {"anyOf": calls}), **definitions}
+    form = {**(calls[0] if len(calls) == 1 else {"anyOf": calls}), **definitions}
+    settings = replace(request.settings, output=StructuredOutputFormat(form))
+    changed = replace(request, settings=settings, tool_choice=ToolChoice("auto", choice.names))
+    return EmulatedSettingsRequest(changed, (CallFromJsonDecoder({tool.name for tool in tools}),), dropped)
 
 
-class StructuredOutputCallDecoder:
+class CallFromJsonDecoder:
     """Turns a text in the form of a call into that call; calls of the upstream itself pass unchanged."""
 
     done = False
@@ -341,6 +341,7 @@ class StructuredOutputCallDecoder:
             arguments = bytes(call.arguments).decode()
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return []
+        # Text that only looks like a call stays text.
         if call.name not in self._names or not arguments.startswith("{"):
             return []
         self._called = True

@@ -21,27 +21,30 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.conversation.events import Usage
-from toolgate.conversation.message import Media, ModelRefusal, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from toolgate.conversation.request import ModelRequest, ToolDef
-from toolgate.conversation.size import is_request_larger
+from toolgate.conversation.message import Media, Opaque, Part, Reasoning, RefusalPart, Text, ToolCall, ToolResult
+from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.rough_size_estimate import is_request_larger
 from toolgate.engine.json_thread import LARGE_BODY, FairThread
 from toolgate.scheduling import CALLER
 from toolgate.wire.jsontext import encode
 
+# Characters of one text or request that are counted, a quarter of a second of work; the rest is taken to be like them.
 EXACT = 2 * 1024 * 1024
+# Characters of one caller that wait to be counted; what comes beyond is estimated by its length.
 MAX_WAITING = 4 * EXACT
-"""Characters of one caller that wait to be counted; what comes beyond is estimated by its length."""
 _VOCABULARY = "o200k_base"
 _BINDINGS = "bpe_openai._bindings"
+# Characters that are counted at a time, in a millisecond at most.
 _PIECE = 8192
 # Before a blank that a word follows, the vocabulary's own pattern always cuts: a count of both sides is exact.
 _SEAM = re.compile(r" (?=\S)")
 _SEAM_WITHIN = 1024
 
+# What a chat template puts around messages, calls, tools and the reply.
 _PER_MESSAGE = 4
 _PER_CALL = _PER_TOOL = 7
 _REPLY = 3
-_PER_IMAGE = 765
+_PER_IMAGE = 765  # OpenAI's count for 1024 by 1024 pixels
 _BYTES_PER_TOKEN = {"audio": 1600, "video": 1600, "file": 40}
 _BYTES_PER_TEXT_TOKEN = 4
 _CHARACTERS_PER_TOKEN = 3
@@ -105,7 +108,12 @@ def _request_texts(request: ModelRequest) -> _CountedTexts:
         counted = _parts_texts(message.parts)
         texts += counted.texts
         flat += counted.flat
-    texts += [_tool_text(tool) for tool in request.tools]
+    for tool in request.tools:
+        if tool.kind == "hosted":  # it has no schema: its whole definition is in `extra`
+            texts.append(_json(tool.extra))
+            continue
+        fields = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema or tool.format}
+        texts.append(_json({name: value for name, value in fields.items() if value is not None}))
     output = request.settings.output
     if output is not None and output.schema is not None:
         texts.append(_json(output.schema))
@@ -117,7 +125,7 @@ def _parts_texts(parts: Iterable[Part]) -> _CountedTexts:
     flat = 0
     for part in parts:
         match part:
-            case Text(text) | Reasoning(text) | ModelRefusal(text):
+            case Text(text) | Reasoning(text) | RefusalPart(text):
                 texts.append(text)
             case ToolCall():
                 texts += (part.name, part.arguments)
@@ -126,26 +134,15 @@ def _parts_texts(parts: Iterable[Part]) -> _CountedTexts:
                 inner = _parts_texts(part.content)
                 texts += inner.texts
                 flat += inner.flat
-            case Media():
-                flat += _media_tokens(part)
+            case Media(kind="image") | Media(data=None):
+                flat += _PER_IMAGE
+            case Media(data=str(data)):
+                plain = part.mime is not None and part.mime.startswith("text/")
+                size = len(data) * 3 // 4  # of base64
+                flat += size // (_BYTES_PER_TEXT_TOKEN if plain else _BYTES_PER_TOKEN[part.kind]) + 1
             case Opaque(value=value):
                 texts.append(_json(value))
     return _CountedTexts(tuple(texts), flat)
-
-
-def _media_tokens(media: Media) -> int:
-    if media.kind == "image" or media.data is None:
-        return _PER_IMAGE
-    plain = media.mime is not None and media.mime.startswith("text/")
-    size = len(media.data) * 3 // 4
-    return size // (_BYTES_PER_TEXT_TOKEN if plain else _BYTES_PER_TOKEN[media.kind]) + 1
-
-
-def _tool_text(tool: ToolDef) -> str:
-    if tool.kind == "hosted":
-        return _json(tool.extra)
-    fields = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema or tool.format}
-    return _json({name: value for name, value in fields.items() if value is not None})
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -157,6 +154,7 @@ async def _total_aside(counted: _CountedTexts) -> int:
 
     What is more than a caller may let wait there is estimated by its length.
     """
+    # `_tokenizer` is cached: an empty cache means that the vocabulary would have to be loaded now.
     if counted.size <= _PIECE and _tokenizer.cache_info().currsize:
         return _total(counted)
     thread, size = _thread(), min(counted.size, EXACT)
@@ -169,6 +167,7 @@ def _total(counted: _CountedTexts) -> int:
         head = text[: EXACT - done]
         tokens += sum(map(_count_piece, _pieces(head)))
         done += len(head)
+    # What lies beyond `EXACT` has as many tokens per character as what was counted.
     return tokens if done == size else counted.flat + (tokens - counted.flat) * size // done
 
 
@@ -226,15 +225,8 @@ def _thread() -> _CountingThread:
 
 @cache
 def _tokenizer() -> Callable[[str], int]:
-    counted: Callable[[str], int] = _bindings().tokenizer_for_encoding(_VOCABULARY).count
-    return counted
-
-
-def _bindings() -> Any:
-    """The compiled half of the package alone: the other half would spend a second and 65 MB on tables of its own.
-
-    It stands in `sys.modules` under its own name, for a compiled module may be loaded once only.
-    """
+    # Import the compiled half of the package alone: the other half would spend a second and 65 MB on its own tables.
+    # It is put into `sys.modules` as an import would do it, because a compiled module can be loaded only once.
     if _BINDINGS not in sys.modules:
         package = find_spec("bpe_openai")
         spec = PathFinder.find_spec(_BINDINGS, package.submodule_search_locations) if package else None
@@ -242,4 +234,5 @@ def _bindings() -> Any:
             raise ImportError("Counting tokens needs the package bpe-openai.")
         sys.modules[_BINDINGS] = module = module_from_spec(spec)
         spec.loader.exec_module(module)
-    return sys.modules[_BINDINGS]
+    counted: Callable[[str], int] = sys.modules[_BINDINGS].tokenizer_for_encoding(_VOCABULARY).count
+    return counted

@@ -21,12 +21,13 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import Media, Message, Part, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef, ToolKind
-from toolgate.conversation.tool_memoization import cached_by_tools
+from toolgate.conversation.tool_definition_cache import cached_by_tools
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.foreign_field_warnings import foreign_fields, unusual_messages
 
 _NAME, _EXTRA, _NAMESPACE, _KIND = map(attrgetter, ("name", "extra", "namespace", "kind"))
 _FUNCTION = frozenset({"function"})
+# OpenAI and Anthropic refuse a tool name with any other character.
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 _FREEFORM_FIELD = "input"
 _VENDORS = {"openai_chat": "openai", "openai_responses": "openai"}  # the dialects that share files
@@ -63,7 +64,13 @@ def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> AdaptedRequest
         dropped = foreign_fields(request, dialect, unusual)
         if unusual:
             request = _without_foreign_files(request, dialect)
-    request = _narrowed(request)
+    choice = request.tool_choice
+    # Few upstreams support a choice among some tools. A tool that is left out cannot be called either, so that the choice
+    # among the others needs no names; a demand for one tool keeps its name.
+    if choice is not None and choice.names and (choice.mode != "required" or len(choice.names) > 1):
+        kept = tuple([tool for tool in request.tools if tool.name in choice.names])
+        choice = ToolChoice(choice.mode, (), choice.parallel)
+        request = replace(request, tools=kept, tool_choice=choice)
     keeps_namespaces = dialect == "openai_responses"
     replacements = _replacements(request.tools, quirks, keeps_namespaces) if request.tools else {}
     messages = _accepted_history(request.messages, replacements, quirks, keeps_namespaces)
@@ -71,9 +78,11 @@ def adapt(request: ModelRequest, dialect: str, quirks: Quirks) -> AdaptedRequest
         changed = request if messages is request.messages else replace(request, messages=messages)
         return AdaptedRequest(changed, dropped=dropped)
     tools = [replacements.get((tool.namespace, tool.name), tool) for tool in request.tools]
-    choice = _renamed_choice(request.tool_choice, replacements)
+    if choice is not None and choice.names:
+        names = {name: accepted.name for (_, name), accepted in replacements.items()}
+        choice = replace(choice, names=tuple([names.get(name, name) for name in choice.names]))
     adapted = replace(request, tools=tuple(tools), messages=messages, tool_choice=choice)
-    originals = {taken.name: tool for taken, tool in zip(tools, request.tools, strict=True) if taken is not tool}
+    originals = {sent.name: tool for sent, tool in zip(tools, request.tools, strict=True) if sent is not tool}
     return AdaptedRequest(adapted, originals, dropped)
 
 
@@ -108,19 +117,19 @@ class ToolNameRestorer:
 
     def _call(self, call: ToolCall) -> ToolCall:
         tool = self._originals[call.name]
+        # A Responses client finds its tool by name and namespace.
         extra = {**call.extra, "openai_responses": {"namespace": tool.namespace}} if tool.namespace else call.extra
-        if tool.kind == "freeform":
-            return replace(call, name=tool.name, arguments=_unwrapped(call.arguments), freeform=True, extra=extra)
-        return replace(call, name=tool.name, extra=extra)
-
-
-def _narrowed(request: ModelRequest) -> ModelRequest:
-    """Replace a choice among some tools by fewer tools: few upstreams support the former."""
-    choice = request.tool_choice
-    if choice is None or not choice.names or (choice.mode == "required" and len(choice.names) == 1):
-        return request
-    tools = tuple([tool for tool in request.tools if tool.name in choice.names])
-    return replace(request, tools=tools, tool_choice=ToolChoice(choice.mode, (), choice.parallel))
+        if tool.kind != "freeform":
+            return replace(call, name=tool.name, extra=extra)
+        # The model was asked for `{"input": "…"}`. Where it wrote something else, all of that is the text.
+        text = call.arguments
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, RecursionError):
+            value = None
+        if type(value) is dict and type(value.get(_FREEFORM_FIELD)) is str:
+            text = value[_FREEFORM_FIELD]
+        return replace(call, name=tool.name, arguments=text, freeform=True, extra=extra)
 
 
 def _without_foreign_files(request: ModelRequest, dialect: str) -> ModelRequest:
@@ -157,7 +166,7 @@ def _replacements(tools: tuple[ToolDef, ...], quirks: Quirks, keeps_namespaces: 
         and not any(map(_NAMESPACE, tools))
         and _FUNCTION.issuperset(map(_KIND, tools))
     ):
-        return {}  # as of most requests, and cheaper than a look at each tool
+        return {}  # as for most requests; five passes in C are cheaper than a look at each tool
     return {
         (tool.namespace, tool.name): other
         for tool in tools
@@ -172,7 +181,16 @@ def _accepted_form(tool: ToolDef, quirks: Quirks, keeps_namespaces: bool) -> Too
     if tool.namespace and not keeps_namespaces:
         tool = replace(tool, name=f"{tool.namespace}__{tool.name}", namespace=None)
     if tool.kind == "freeform" and not quirks.freeform_tools:
-        tool = _as_function(tool)
+        field: dict[str, Any] = {"type": "string", "description": "The whole input of the tool, as plain text."}
+        if tool.format and tool.format.get("type") == "grammar":
+            # Chat: {"type": "grammar", "grammar": {"syntax": "lark", "definition": "…"}}; Responses has no object inside.
+            inner = tool.format.get("grammar")
+            grammar = inner if type(inner) is dict else tool.format
+            syntax, definition = grammar.get("syntax", ""), grammar.get("definition", "")
+            field["description"] += f" It must follow this {syntax} grammar:\n{definition}"
+        schema = {"type": "object", "properties": {_FREEFORM_FIELD: field}, "required": [_FREEFORM_FIELD]}
+        tool = ToolDef(tool.name, tool.description, {**schema, "additionalProperties": False}, extra=tool.extra)
+    # Only Anthropic has a field for examples.
     examples = tool.extra["anthropic"].get("input_examples") if "anthropic" in tool.extra else None
     if examples:
         shown = f"Examples of its input: {msgspec.json.encode(examples).decode()}"
@@ -187,30 +205,9 @@ def short_name(name: str, limit: int) -> str:
     safe = _UNSAFE.sub("_", name)
     if safe == name and len(name) <= limit:
         return name
+    # The digest is of the whole name: two names with the same beginning stay different, and one name is always the same.
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
     return f"{safe[: limit - 9]}_{digest}"
-
-
-def _as_function(tool: ToolDef) -> ToolDef:
-    field: dict[str, Any] = {"type": "string", "description": "The whole input of the tool, as plain text."}
-    if tool.format and tool.format.get("type") == "grammar":
-        grammar = tool.format.get("grammar")
-        if type(grammar) is not dict:
-            grammar = tool.format  # the Responses API has its fields here
-        field["description"] += (
-            f" It must follow this {grammar.get('syntax', '')} grammar:\n{grammar.get('definition', '')}"
-        )
-    schema = {"type": "object", "properties": {_FREEFORM_FIELD: field}, "required": [_FREEFORM_FIELD]}
-    return ToolDef(tool.name, tool.description, {**schema, "additionalProperties": False}, extra=tool.extra)
-
-
-def _unwrapped(arguments: str) -> str:
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.MsgspecError, RecursionError):
-        return arguments
-    text = value.get(_FREEFORM_FIELD) if type(value) is dict else None
-    return text if type(text) is str else arguments
 
 
 def _accepted_history(
@@ -224,6 +221,7 @@ def _accepted_history(
             if type(part) is ToolCall:
                 accepted = _accepted_call(part, replacements, quirks, keeps_namespaces)
                 if accepted is part:
+                    # Some upstreams use one id again: the results that follow are of this call.
                     names.pop(part.id, None)
                     continue
                 names[part.id] = accepted.name
@@ -242,6 +240,8 @@ def _accepted_history(
 
 def _accepted_call(call: ToolCall, replacements: Replacements, quirks: Quirks, keeps_namespaces: bool) -> ToolCall:
     namespace = call.extra.get("openai_responses", {}).get("namespace") if call.extra else None
+    if type(namespace) is not str:  # an upstream may have sent anything; clients are refused
+        namespace = None
     tool = replacements.get((namespace, call.name))
     if tool is None:
         if namespace is None and not call.freeform and short_name(call.name, quirks.name_limit) == call.name:
@@ -252,10 +252,3 @@ def _accepted_call(call: ToolCall, replacements: Replacements, quirks: Quirks, k
         text = msgspec.json.encode({_FREEFORM_FIELD: call.arguments}).decode()
         return replace(call, name=tool.name, arguments=text, freeform=False)
     return call if tool.name == call.name else replace(call, name=tool.name)
-
-
-def _renamed_choice(choice: ToolChoice | None, replacements: Replacements) -> ToolChoice | None:
-    if choice is None or not choice.names:
-        return choice
-    names = {name: taken.name for (_, name), taken in replacements.items()}
-    return replace(choice, names=tuple([names.get(name, name) for name in choice.names]))

@@ -28,6 +28,7 @@ class WrappedStream:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings of the stream so far, and those added here."""
+        # Asked of the stream each time, because its warnings may grow while it is read.
         return (*self._answer.warnings, *self.more_warnings) if self.more_warnings else self._answer.warnings
 
     def events(self) -> ClosableIterator[list[StepEvent]]:
@@ -86,14 +87,16 @@ class WatchedStream(WrappedStream):
             self._end("left")
 
     def _end(self, ending: StreamEnd) -> None:
+        # Emptied first, so that each listener is called once: a reader's end is followed by `aclose`.
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener("left" if self._leaving else ending)
 
 
 class _WatchedBatches(Generic[T]):
-    """Pass batches on and report the end; an iterator, because it is cheaper than a generator."""
+    """Pass batches on and report the end."""
 
+    # An iterator with its own `__anext__`, because it is cheaper than an async generator.
     __slots__ = ("_end", "_next", "_source")
 
     def __init__(self, source: AsyncIterator[T], end: Listener) -> None:

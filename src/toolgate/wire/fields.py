@@ -3,16 +3,15 @@
 from typing import Any
 
 from toolgate.conversation.errors import InvalidRequest
+from toolgate.wire.decoded_list_cache import CachedDecodedList
 
+# The largest token count that is accepted for one answer.
 MAX_TOKENS = 1_000_000_000
-"""The largest token count that is accepted for one answer."""
 
 
 def token_count(value: Any) -> int | None:
-    """Return a token count as an upstream reports it; None if the value cannot be one.
-
-    A negative count would reduce a bill, and an unbounded one would not fit into a database column.
-    """
+    """Return a token count as an upstream reports it; None if the value cannot be one."""
+    # A negative count would reduce a bill, and an unbounded one would not fit into a database column.
     if type(value) is int:
         return value if 0 <= value <= MAX_TOKENS else None
     return int(value) if type(value) is float and 0 <= value <= MAX_TOKENS else None  # also None for NaN
@@ -26,7 +25,7 @@ class Fields:
     def __init__(self, value: Any, path: str = "") -> None:
         if type(value) is not dict:
             raise InvalidRequest(f"{path or 'The body'} must be an object.", param=path or None)
-        self.rest: dict[str, Any] = dict(value)
+        self.rest: dict[str, Any] = dict(value)  # a copy: fields are taken out of it as they are read
         self.path = path
 
     def at(self, name: str) -> str:
@@ -68,6 +67,7 @@ class Fields:
         value = self.rest.pop(name, None)
         if value is None:
             return None
+        # Clients in languages that have one type for numbers may send 5 as 5.0.
         if type(value) is float and value.is_integer():
             value = int(value)
         if type(value) is not int:
@@ -88,7 +88,7 @@ class Fields:
     def items(self, name: str) -> list[Any] | None:
         """Read a list, if given."""
         value = self.rest.pop(name, None)
-        if value is not None and type(value) is not list:
+        if value is not None and type(value) is not list and type(value) is not CachedDecodedList:
             raise self.wrong(name, "a list")
         return value
 
@@ -128,6 +128,7 @@ class Fields:
         return InvalidRequest(f"{at} is required.", param=at, code="missing_required_parameter")
 
     def _check_bounds(self, name: str, value: float, least: float | None, most: float | None) -> None:
+        # Not `value < least`: every comparison with NaN is false.
         if (least is not None and not value >= least) or (most is not None and not value <= most):
             bounds = " and ".join(
                 [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)

@@ -6,35 +6,73 @@ A client's JSON is decoded strictly: repeated keys and invalid UTF-8 are rejecte
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer
 from toolgate.conversation.surrogates import JsonSurrogateRepair, repair_surrogates
+from toolgate.wire.decoded_list_cache import DecodedListCache
 
+# An object or a string takes far more memory and time than its bytes: these bound what one body can cost.
 MAX_KEYS = 100_000
 MAX_VALUES = 150_000
+# Digits of all numbers that have more than 32: the time to decode or encode one grows with the square of its length.
 MAX_LONG_DIGITS = 50_000
-"""Digits of all numbers that have more than 32: the time to decode or encode one grows with the square of its length."""
+# Lists and objects of a request inside each other. Python allows nearly twice as many, but counts the caller's stack, too:
+# what can just be decoded could not be encoded again from elsewhere.
+MAX_DEPTH = 512
 
 _UNCHECKED_BYTES = 64 * 1024  # too few for any of these limits
+_TOOLS = b'"tools"'
+# The fields of all dialects' stream events that hold a piece of a text.
+_PIECES = frozenset(
+    (
+        *("content", "text", "delta", "arguments", "partial_json", "thinking", "reasoning", "reasoning_content"),
+        *("refusal", "response", "transcript"),
+    )
+)
+_BACKSLASH = ord("\\")  # a number is found in a seventh of the time that bytes take
 _SLICE_BYTES = 64 * 1024
 _MAX_LENIENT_BYTES = 1024 * 1024  # of invalid JSON for which the slower, lenient decoder is tried
+# All bytes but the named ones. To remove them at once and count the rest is faster than one `bytes.count` for each.
+_NOT_MARKS = bytes(set(range(256)) - set(b":[{"))
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_DEPTH_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{33,}")
 _decode = msgspec.json.Decoder().decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
-def decode_body(body: bytes, on_lone_surrogate: Callable[[], None] | None = None) -> Any:
+def decode_body(
+    body: bytes,
+    on_lone_surrogate: Callable[[], None] | None = None,
+    tools: DecodedListCache | None = None,
+    *,
+    max_depth: int = sys.maxsize,
+) -> Any:
     """Decode a client's JSON; raise InvalidRequest with the place of the error.
 
     An escaped lone surrogate becomes U+FFFD, and `on_lone_surrogate` is called: a client that cut text inside a character
-    would otherwise be rejected in every later turn of its conversation.
+    would otherwise be rejected in every later turn of its conversation. `tools` has the tools of earlier bodies.
+    Requests are decoded with `MAX_DEPTH`; answers, which are decoded to be stored, have the depth of their upstream.
     """
-    keys = check_structure(body) if len(body) > _UNCHECKED_BYTES else None
+    if tools is not None and len(body) <= _UNCHECKED_BYTES and body.find(_TOOLS) > 0:
+        decoded = _decode_with_cached_tools(body, tools, max_depth)
+        if decoded is not None:
+            return decoded
+    keys, colons = None, 0
+    if len(body) > _UNCHECKED_BYTES:
+        keys = check_structure(body, max_depth)
+    else:
+        colons, openings = _count_marks(body)
+        if openings > max_depth and _is_deeper(body, max_depth):
+            raise _too_deep(max_depth)
     try:
         value = _decode(body)
     except UnicodeDecodeError as error:
@@ -44,20 +82,62 @@ def decode_body(body: bytes, on_lone_surrogate: Callable[[], None] | None = None
     except msgspec.ValidationError:  # a number that no float can hold
         value = _decode_with_decimals(body)
     except msgspec.MsgspecError as error:
-        repaired = _repair_escapes(body)
+        repaired = repair_escapes(body)
         if repaired is None:
             raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
-        value = decode_body(repaired)
+        value = decode_body(repaired, max_depth=max_depth)
         if on_lone_surrogate is not None:
             on_lone_surrogate()
         return value
+    # Of a repeated key some decoders keep the first value and some the last: a proxy or an upstream might read another
+    # request than this server has checked.
     if keys is not None:
         if _count_keys(value) != keys:
             _refuse_repeated_keys(body)
-    # A repeated key is encoded once, so a colon is missing, unless an escaped colon appears in its place.
-    elif _encode(value).count(b":") != body.count(b":") or (b"\\" in body and b"\\u003a" in body.lower()):
+    elif _may_repeat_keys(body, colons, value):
         _refuse_repeated_keys(body)
     return value
+
+
+def _count_marks(text: bytes) -> tuple[int, int]:
+    """Count the colons and the opening brackets of a JSON text, with those in its strings."""
+    marks = text.translate(None, _NOT_MARKS)
+    colons = marks.count(b":")
+    return colons, len(marks) - colons
+
+
+def _may_repeat_keys(text: bytes, colons: int, value: Any) -> bool:
+    """Return whether the JSON text of this value, with so many colons, may have a key twice in one object.
+
+    A repeated key is encoded once, so a colon is missing, unless an escaped colon appears in its place.
+    """
+    if _encode(value).count(b":") != colons:
+        return True
+    return _BACKSLASH in text and b"\\u003a" in text.lower()
+
+
+def _decode_with_cached_tools(body: bytes, cache: DecodedListCache, max_depth: int) -> dict[str, Any] | None:
+    """Decode an object whose `tools` may be cached; None if anything in it needs a closer look."""
+    try:
+        fields = _decode_fields(body)
+        raw = bytes(fields["tools"])
+        tools = cache.get(raw)
+        tool_colons, tool_openings = _count_marks(raw)
+        if tools is None:
+            items = _decode(raw)
+            if type(items) is not list or _may_repeat_keys(raw, tool_colons, items):
+                return None
+            if tool_openings >= max_depth and _is_deeper(raw, max_depth - 1):  # the body around them is one more level
+                return None
+            tools = cache.add(raw, items)
+        value = {name: tools if name == "tools" else _decode(text) for name, text in fields.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
+        return None
+    # The keys and the depth of the tools were looked at when they were cached: here they count as one value.
+    colons, openings = _count_marks(body)
+    if openings - tool_openings > max_depth:
+        return None
+    return None if _may_repeat_keys(body, colons - tool_colons, {**value, "tools": None}) else value
 
 
 def _count_keys(value: Any) -> int:
@@ -73,16 +153,17 @@ def _count_keys(value: Any) -> int:
     return count
 
 
-def check_structure(body: bytes) -> int:
-    """Reject JSON that would take too long to decode, and return how many keys it has.
+def check_structure(body: bytes, max_depth: int = sys.maxsize) -> int:
+    """Reject JSON that would take too long to decode, or is nested deeper than allowed; return how many keys it has.
 
     Size alone bounds nothing, since the cost of a byte depends on what it begins. The counts are exact up to the first
     syntax error, and no decoder reads behind that.
     """
     keys = values = strings = digits = 0
+    depth = _DepthCounter(max_depth)
     for outside, quotes in _outside_strings(body):
         keys += outside.count(b":")
-        values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        values += outside.count(b",") + depth.feed(outside)
         strings += quotes
         digits += sum(map(len, _LONG_NUMBER.findall(outside)))
         if keys > MAX_KEYS:
@@ -91,7 +172,39 @@ def check_structure(body: bytes) -> int:
             raise InvalidRequest(f"The body holds more than {MAX_VALUES} values.", code="invalid_json")
         if digits > MAX_LONG_DIGITS:
             raise InvalidRequest("The body holds too many long numbers.", code="invalid_json")
+        if depth.is_over:
+            raise _too_deep(max_depth)
     return keys
+
+
+class _DepthCounter:
+    """Follows how deep JSON is nested, from slice to slice of its text outside of strings."""
+
+    def __init__(self, most: int) -> None:
+        self.is_over = False  # whether it was ever deeper than `most`
+        self._most = most
+        self._depth = 0
+
+    def feed(self, outside: bytes) -> int:
+        """Return how many lists and objects begin in the next slice."""
+        brackets = outside.translate(None, _NOT_BRACKETS)
+        openings = brackets.count(b"[") + brackets.count(b"{")
+        start, self._depth = self._depth, self._depth + 2 * openings - len(brackets)
+        if start + openings > self._most:  # seldom: where they are, one by one
+            self.is_over |= max(accumulate(map(_DEPTH_STEPS.__getitem__, brackets), initial=start)) > self._most
+        return openings
+
+
+def _is_deeper(text: bytes, levels: int) -> bool:
+    """Return whether JSON is nested deeper than this; brackets in strings do not count."""
+    depth = _DepthCounter(levels)
+    for outside, _ in _outside_strings(text):
+        depth.feed(outside)
+    return depth.is_over
+
+
+def _too_deep(most: int) -> InvalidRequest:
+    return InvalidRequest(f"The body is nested deeper than {most} levels.", code="invalid_json")
 
 
 def _outside_strings(body: bytes) -> Iterator[tuple[bytes, int]]:
@@ -101,12 +214,14 @@ def _outside_strings(body: bytes) -> Iterator[tuple[bytes, int]]:
         chunk = rest + body[start : start + _SLICE_BYTES]
         cut = (len(chunk) - len(chunk.rstrip(b"\\"))) % 2  # an escape is not cut in two
         chunk, rest = (chunk[:-1], b"\\") if cut else (chunk, b"")
+        # Without escaped backslashes and quotation marks, every mark that is left begins or ends a string: of the pieces
+        # between them every other one is outside.
         between_quotes = chunk.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         yield b"".join(between_quotes[inside::2]), len(between_quotes) - 1
         inside ^= (len(between_quotes) - 1) & 1
 
 
-def _repair_escapes(body: bytes) -> bytes | None:
+def repair_escapes(body: bytes) -> bytes | None:
     """Replace escaped lone surrogates, slice by slice; None if there are none."""
     if b"\\ud" not in body and b"\\uD" not in body:
         return None
@@ -120,13 +235,17 @@ def _repair_escapes(body: bytes) -> bytes | None:
 
 
 def decode_event(data: bytes) -> Any:
-    """Decode an upstream's JSON; lone surrogates and numbers beyond a float are accepted, other errors are not."""
+    """Decode an upstream's JSON; lone surrogates and numbers beyond a float are accepted, other errors are not.
+
+    In a text that comes in pieces a lone surrogate stays, since the next piece may have its other half. Elsewhere it
+    becomes U+FFFD.
+    """
     if len(data) > _UNCHECKED_BYTES:
         _check_response(data)
     try:
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _decode_leniently(data)
+        return _repair_all_but_pieces(_decode_leniently(data))
 
 
 def decode_response_body(data: bytes) -> tuple[Any, bytes | None]:
@@ -136,7 +255,16 @@ def decode_response_body(data: bytes) -> tuple[Any, bytes | None]:
     try:
         return _decode(data), data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _decode_leniently(data), None
+        return repair_surrogates(_decode_leniently(data)), None
+
+
+def _repair_all_but_pieces(value: Any) -> Any:
+    if type(value) is dict:
+        return {
+            repair_surrogates(name): inner if name in _PIECES and type(inner) is str else _repair_all_but_pieces(inner)
+            for name, inner in value.items()
+        }
+    return [_repair_all_but_pieces(inner) for inner in value] if type(value) is list else repair_surrogates(value)
 
 
 def _check_response(data: bytes) -> None:
@@ -164,7 +292,7 @@ def decode(text: bytes | str) -> Any:
 
 def _number(text: str) -> float | Decimal:
     """Decode a number; one that no float can hold becomes a decimal, because arguments must not change."""
-    number = float(text)
+    number = float(text)  # 1e999 is infinite as a float
     try:
         return number if math.isfinite(number) else Decimal(text)
     except InvalidOperation:
@@ -172,6 +300,7 @@ def _number(text: str) -> float | Decimal:
 
 
 def _decode_with_decimals(body: bytes) -> Any:
+    # Python's decoder accepts NaN and Infinity, which are no JSON.
     def refuse_constant(name: str) -> None:
         raise ValueError(f"{name} is no JSON number")
 

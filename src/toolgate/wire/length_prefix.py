@@ -30,6 +30,7 @@ def read_prefixed(read: Callable[[int], bytes]) -> bytes | None:
 async def read_prefixed_async(read: Callable[[int], Awaitable[bytes]], longest: int) -> bytes:
     """Read the next body by a function that reads exactly so many bytes; raise OverlongMessage before a longer one."""
     size = int.from_bytes(await read(PREFIX_BYTES), "big")
+    # Before anything is read: the other side must not decide how much memory is taken.
     if size > longest:
         raise OverlongMessage
     return await read(size)

@@ -1,6 +1,6 @@
 """Serve one address with several processes.
 
-The supervisor binds the address, starts workers (`engine_process.py`) and replaces those that end (`pool.py`); it answers no
+The supervisor binds the address, starts workers (`process.py`) and replaces those that end (`pool.py`); it answers no
 requests itself. A worker is the same server as one that runs alone. What exists once for all workers, it gets from the
 supervisor (`client.py`, `hub.py`): limit counters, the sum of metrics, changed topics, the local model's engine.
 """

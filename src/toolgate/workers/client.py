@@ -13,19 +13,20 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.change_notifications.notifier import LocalChangeNotifier
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.limits import KeyLimits, RateLimitReservation, RateLimitResult
-from toolgate.pubsub.pubsub import LocalPubSub
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.wire.length_prefix import OverlongMessage, read_prefixed_async
 from toolgate.workers import messages
 
 _T = TypeVar("_T")
 
+# Longer than the hub waits for the other workers, and shorter than a scrape of Prometheus may take.
 _SUM_SECONDS = 2.0
 
+# Receives the messages of one engine lease; None when the supervisor is gone.
 EngineReceiver: TypeAlias = Callable[[messages.EngineMessage | None], None]
-"""Receives the messages of one engine lease; None when the supervisor is gone."""
 
 
 class WorkerCommandHandler(Protocol):
@@ -45,8 +46,8 @@ class SupervisorClient:
     """The worker's connection to the supervisor; made before `open`, so that the server can be built around it."""
 
     def __init__(self) -> None:
-        self.counters = WorkerCounters(self)
-        self.pubsub = WorkerPubSub(self)
+        self.counters = WorkerRateLimitCounters(self)
+        self.notifier = WorkerChangeNotifier(self)
         self.bridge = WorkerBridgeBus(self)
         self._ids = count(1)
         self._pending: dict[int, asyncio.Future[messages.ToWorker]] = {}
@@ -68,11 +69,12 @@ class SupervisorClient:
             self._writer.write(messages.encode(message))
 
     async def request(self, make: Callable[[int], messages.FromWorker], reply: type[_T]) -> _T:
-        """Send a request made with an id and return its reply; Overloaded if the supervisor is gone."""
+        """Send a request made with an id and return its reply; GatewayOverloaded if the supervisor is gone."""
         id = next(self._ids)
         future = self._pending[id] = asyncio.get_running_loop().create_future()
         try:
             self.send(make(id))
+            # After the reader has ended, nothing would ever resolve the future.
             if self._reading is None or self._reading.done():
                 raise _supervisor_gone()
             received = await future
@@ -83,7 +85,7 @@ class SupervisorClient:
 
     async def sum_metrics(self, own: bytes) -> bytes:
         """Return the sum of all workers' metrics, or this worker's own if the supervisor does not answer in time."""
-        with suppress(TimeoutError, Overloaded):
+        with suppress(TimeoutError, GatewayOverloaded):
             async with asyncio.timeout(_SUM_SECONDS):
                 total = await self.request(
                     lambda number: messages.MetricsTotalRequestMessage(number, own.decode()),
@@ -107,6 +109,7 @@ class SupervisorClient:
     async def aclose(self) -> None:
         """Send the last metrics and close the connection."""
         if self._handler is not None:
+            # The hub keeps the counters of a worker that has ended; the id belongs to no request for them.
             self.send(messages.WorkerMetricsMessage(0, self._handler.metrics().decode()))
         if self._reading is not None:
             self._reading.cancel()
@@ -117,6 +120,7 @@ class SupervisorClient:
                 await self._writer.wait_closed()
 
     async def _read(self, reader: asyncio.StreamReader, handler: WorkerCommandHandler) -> None:
+        # A supervisor that sends nonsense counts as gone, too: both run the same version.
         with suppress(asyncio.IncompleteReadError, ConnectionError, OverlongMessage, msgspec.DecodeError):
             while True:
                 frame = await read_prefixed_async(reader.readexactly, messages.LONGEST)
@@ -134,7 +138,7 @@ class SupervisorClient:
                     # The request was cancelled while the reply was on its way.
                     self.send(messages.SettleRateLimitMessage(message.result.reservation.slot, 0))
             case messages.TopicChangedMessage(topic):
-                self.pubsub.deliver(topic)
+                self.notifier.deliver(topic)
             case messages.BridgeRelayMessage(sender, _, body):
                 self.bridge.deliver(sender, bytes(body))
             case messages.BridgeMemberExitedMessage(member):
@@ -164,8 +168,8 @@ class SupervisorClient:
         handler.supervisor_lost()
 
 
-class WorkerCounters:
-    """Counters that all workers of this machine share; the supervisor keeps them."""
+class WorkerRateLimitCounters:
+    """Rate limit counters that all workers of this machine share; the supervisor keeps them."""
 
     def __init__(self, supervisor: SupervisorClient) -> None:
         self._supervisor = supervisor
@@ -191,8 +195,8 @@ class WorkerCounters:
         """Do nothing: the connection is the supervisor client's."""
 
 
-class WorkerPubSub(LocalPubSub):
-    """Publishes topics to all workers of this machine."""
+class WorkerChangeNotifier(LocalChangeNotifier):
+    """Notifies subscribers in all workers of this machine."""
 
     poll_seconds = 1.0
 
@@ -201,12 +205,12 @@ class WorkerPubSub(LocalPubSub):
         self._supervisor = supervisor
 
     def publish(self, topic: str) -> None:
-        """Publish a topic to this worker's subscribers and to the other workers."""
+        """Notify this worker's subscribers of the topic, and those of the other workers."""
         super().publish(topic)
         self._supervisor.send(messages.TopicChangedMessage(topic))
 
     def deliver(self, topic: str) -> None:
-        """Pass on a topic that another worker has published."""
+        """Notify this worker's subscribers of a topic that another worker has sent."""
         super().publish(topic)
 
 
@@ -241,5 +245,5 @@ class WorkerBridgeBus:
         self._lost(member)
 
 
-def _supervisor_gone() -> Overloaded:
-    return Overloaded("The server is shutting down.", retry_after=1)
+def _supervisor_gone() -> GatewayOverloaded:
+    return GatewayOverloaded("The server is shutting down.", retry_after=1)

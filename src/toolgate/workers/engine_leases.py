@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw, json, structs
 
-from toolgate.conversation.errors import Overloaded, ToolgateError
+from toolgate.conversation.errors import GatewayOverloaded, ToolgateError
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_lease import EngineLease, EngineLeaseProvider, TextGeneration
 from toolgate.upstreams.local.engine_process import EngineFault
@@ -36,7 +36,7 @@ class _WorkerLease:
 
     def end(self) -> None:
         """Cancel what is generated under the lease, and let the next worker have the engine."""
-        for task in self.tasks:
+        for task in self.tasks:  # also the one that still waits for the engine
             task.cancel()
         for generation in self.generations.values():
             generation.cancel()
@@ -65,8 +65,14 @@ class EngineLeases:
                 lease = self._leases[at] = _WorkerLease()
                 lease.start(self._grant(worker, id, lease))
             case messages.EngineCommandMessage(id, order) if lease is not None:
-                self._command(worker, id, lease, frames.decode_order(bytes(order)))
-            case messages.EngineReleaseMessage() if lease is not None:
+                match frames.decode_order(bytes(order)):
+                    case frames.EngineGenerateFrame(number) as generate if lease.granted is not None:
+                        generation = lease.generations[number] = lease.granted.engine.generate(generate, lambda: None)
+                        lease.start(_relay(worker, id, number, generation))
+                    case frames.EngineCancelFrame(number):
+                        if (cancelled := lease.generations.pop(number, None)) is not None:
+                            cancelled.cancel()
+            case messages.EngineReleaseMessage() if lease is not None:  # None: it was declined
                 self._leases.pop(at).end()
 
     def worker_started(self, worker: EngineLeasingWorker) -> None:
@@ -98,20 +104,10 @@ class EngineLeases:
             lease.granted = await self._engines.lease()
         except ToolgateError as error:
             self._leases.pop((worker, id), None)
-            overloaded = isinstance(error, Overloaded)
+            overloaded = isinstance(error, GatewayOverloaded)
             worker.send(messages.EngineDeclinedMessage(id, error.message, error.code, overloaded, error.retry_after))
         else:
             worker.send(messages.EngineGrantedMessage(id))
-
-    def _command(self, worker: EngineLeasingWorker, id: int, lease: _WorkerLease, order: frames.Order) -> None:
-        match order:
-            case frames.EngineGenerateFrame(number) if lease.granted is not None:
-                generation = lease.generations[number] = lease.granted.engine.generate(order, lambda: None)
-                lease.start(_relay(worker, id, number, generation))
-            case frames.EngineCancelFrame(number):
-                cancelled = lease.generations.pop(number, None)
-                if cancelled is not None:
-                    cancelled.cancel()
 
 
 async def _relay(worker: EngineLeasingWorker, lease: int, number: int, generation: TextGeneration) -> None:

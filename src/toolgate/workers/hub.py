@@ -17,11 +17,11 @@ from toolgate.telemetry.prometheus import family
 from toolgate.workers import messages
 from toolgate.workers.process import ServerWorkerProcess
 
+# How long a sum waits for a worker that is busy; after that, the metrics it sent last are used.
 _METRICS_SECONDS = 0.5
-"""How long a sum waits for a worker that is busy; after that, the metrics it sent last are used."""
 
 
-class SharedEngine(Protocol):
+class EngineMessageHandler(Protocol):
     """The local model's engine, leased to one worker after the other."""
 
     def receive(
@@ -42,7 +42,7 @@ class SupervisorHub:
     """Handles the messages of all workers."""
 
     def __init__(
-        self, engine: SharedEngine | None = None, accepted: Callable[[str], None] = lambda digest: None
+        self, engine: EngineMessageHandler | None = None, accepted: Callable[[str], None] = lambda digest: None
     ) -> None:
         """`accepted` is called with the digest of each configuration that a worker serves."""
         self._accepted = accepted
@@ -66,10 +66,11 @@ class SupervisorHub:
     def worker_ended(self, worker: ServerWorkerProcess) -> None:
         """Remove a worker and settle its reservations; its counters stay in the sum of metrics."""
         self._workers.discard(worker)
+        # How much its requests have used is unknown, so that what they reserved counts as used.
         for reservation in self._reservations.pop(worker, {}).values():
             self._counters.settle(reservation, reservation.tokens)
         self._ended_metrics.add(worker.metrics, gauges=False)
-        for id in list(self._collecting):
+        for id in list(self._collecting):  # it sends no metrics any more
             self._metrics_received(id, worker)
         if self._engine is not None:
             self._engine.worker_ended(worker)
@@ -83,11 +84,12 @@ class SupervisorHub:
         match message:
             case messages.WorkerReadyMessage():
                 worker.note_ready()
-            case messages.ConfigAcceptedMessage(digest):
+            case messages.WorkerServesConfigMessage(digest):
                 self._accepted(digest)
             case messages.ReserveRateLimitMessage(id, key, limits, tokens):
                 result = await self._counters.reserve(key, limits, tokens)
                 if result.reservation is not None:
+                    # The worker gets a number for it; the reservation stays here, to be settled if the worker dies.
                     slot = next(self._ids)
                     self._reservations[worker][slot] = result.reservation
                     result = msgspec.structs.replace(
@@ -101,6 +103,7 @@ class SupervisorHub:
                 self._counters.charge(key, tokens)
             case messages.MetricsTotalRequestMessage(id, metrics):
                 worker.metrics = metrics
+                # Not awaited here: the next messages of this worker would wait for the metrics of the others.
                 task = asyncio.get_running_loop().create_task(self._sum_metrics(worker, id))
                 self._sums.add(task)
                 task.add_done_callback(self._sums.discard)
@@ -134,7 +137,7 @@ class SupervisorHub:
         if others:
             complete = asyncio.Event()
             self._collecting[id] = (others, complete)
-            for other in set(others):
+            for other in set(others):  # a copy, since replies remove from the set
                 other.send(messages.MetricsRequestMessage(id))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_METRICS_SECONDS):

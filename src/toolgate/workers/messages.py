@@ -9,15 +9,15 @@ from toolgate.limits import KeyLimits, RateLimitResult
 from toolgate.upstreams.local.state import LocalModelState
 from toolgate.wire.length_prefix import encode_prefixed
 
+# Bytes of the longest message: a prompt for the local model.
 LONGEST = 80 * 1024 * 1024
-"""Bytes of the longest message: a prompt for the local model."""
 
 
 class WorkerReadyMessage(Struct, frozen=True, tag="ready"):
     """The worker serves."""
 
 
-class ConfigAcceptedMessage(Struct, frozen=True, tag="accepted"):
+class WorkerServesConfigMessage(Struct, frozen=True, tag="accepted"):
     """The worker serves the configuration whose text has this digest."""
 
     digest: str
@@ -61,7 +61,7 @@ class WorkerMetricsMessage(Struct, frozen=True, tag="counted"):
 
 
 class TopicChangedMessage(Struct, frozen=True, tag="changed"):
-    """A topic was published by one worker; the supervisor passes it on to the others."""
+    """One worker notifies of a topic; the supervisor passes it on to the others."""
 
     topic: str
 
@@ -115,7 +115,7 @@ class ReloadConfigMessage(Struct, frozen=True, tag="reload"):
     text: bytes | None = None
 
 
-class AdoptListeningSocketMessage(Struct, frozen=True, tag="cover"):
+class CoverWorkerSocketMessage(Struct, frozen=True, tag="cover"):
     """Has the worker accept from the socket of a place without a worker, or stop it."""
 
     place: int
@@ -183,7 +183,7 @@ EngineMessage: TypeAlias = (
 )
 FromWorker: TypeAlias = (
     WorkerReadyMessage
-    | ConfigAcceptedMessage
+    | WorkerServesConfigMessage
     | ReserveRateLimitMessage
     | SettleRateLimitMessage
     | ChargeTokensMessage
@@ -199,7 +199,7 @@ ToWorker: TypeAlias = (
     DrainWorkerMessage
     | RetireWorkerMessage
     | ReloadConfigMessage
-    | AdoptListeningSocketMessage
+    | CoverWorkerSocketMessage
     | RateLimitReplyMessage
     | MetricsRequestMessage
     | MetricsTotalMessage

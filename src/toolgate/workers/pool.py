@@ -12,21 +12,21 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.workers import messages
 from toolgate.workers.hub import SupervisorHub
 from toolgate.workers.process import ServerWorkerProcess
 
+# The exit status of a supervisor whose workers end as soon as they are started.
 GAVE_UP = 3
-"""The exit status of a supervisor whose workers end as soon as they are started."""
-
+# The exit status of a worker that cannot use its configuration, and then of the supervisor.
 BAD_CONFIG = 2
 
+# Starts a worker for a place; OSError if there can be no process.
 StartWorker: TypeAlias = Callable[[int], Awaitable[ServerWorkerProcess]]
-"""Starts a worker for a place; OSError if there can be no process."""
 
 
-class SupervisorOptions(Struct, frozen=True):
+class SupervisorTimeouts(Struct, frozen=True):
     """The supervisor's timeouts in seconds; `attempts` in a row may fail while no worker serves."""
 
     start: float = 60.0
@@ -52,7 +52,7 @@ class ServerWorkerPool:
         start: StartWorker,
         hub: SupervisorHub,
         log: Logger,
-        options: SupervisorOptions | None = None,
+        options: SupervisorTimeouts | None = None,
         *,
         renew: StartWorker | None = None,
         read: Callable[[], Awaitable[bytes | None]] = no_config_file,
@@ -64,7 +64,7 @@ class ServerWorkerPool:
         self._last_reload: messages.ReloadConfigMessage | None = None
         self._hub = hub
         self._log = log
-        self._options = options or SupervisorOptions()
+        self._options = options or SupervisorTimeouts()
         self._at_place: list[ServerWorkerProcess | None] = [None] * size
         self._covering: list[ServerWorkerProcess | None] = [None] * size  # accepts from the place's socket meanwhile
         self._failures = [0] * size
@@ -131,7 +131,7 @@ class ServerWorkerPool:
 
     async def _fill(self, place: int) -> bool:
         """Start a worker at an empty place and return whether it serves."""
-        known = self._last_reload
+        known = self._last_reload  # a reload that comes while the worker starts is sent to it below
         worker = self._at_place[place] = await self._start(place, self._start_worker)
         if worker is None:
             if not self._drain_requests:
@@ -160,7 +160,7 @@ class ServerWorkerPool:
         self._workers.add(worker)
         self._hub.worker_started(worker)
         self._run(self._attend(worker))
-        if self._drain_requests:
+        if self._drain_requests:  # `drain` came while the process was started, and did not know it
             worker.send(messages.DrainWorkerMessage())
         return worker
 
@@ -176,6 +176,7 @@ class ServerWorkerPool:
         if self._at_place[place] is worker:
             self._at_place[place] = None
             if not self._drain_requests:
+                # A place whose worker has served for a while gets the next one without a pause.
                 lived = asyncio.get_running_loop().time() - worker.started_at
                 self._failures[place] = self._failures[place] + 1 if lived < self._options.steady else 0
                 if not self._opening or status != BAD_CONFIG:
@@ -201,6 +202,7 @@ class ServerWorkerPool:
         if failures:
             await asyncio.sleep(min(options.longest_pause, options.first_pause * 2 ** (failures - 1)))
         async with self._changing:
+            # A renewal may have filled the place during the pause.
             if self._at_place[place] is None and not self._drain_requests:
                 await self._fill(place)
 
@@ -212,6 +214,7 @@ class ServerWorkerPool:
             self._log.error("workers not renewed", place=place, problem="the new worker did not start; the old stays")
             return False
         self._send_missed_reload(new, known)
+        # Before the old one retires, so that `_attend` does not take its end for a crash.
         old, self._at_place[place] = self._at_place[place], new
         self._uncover(place)
         if old is not None:
@@ -224,12 +227,12 @@ class ServerWorkerPool:
         other = next((one for one in self._at_place if one is not None and one.serving), None)
         self._covering[place] = other
         if other is not None:
-            other.send(messages.AdoptListeningSocketMessage(place, True))
+            other.send(messages.CoverWorkerSocketMessage(place, True))
 
     def _uncover(self, place: int) -> None:
         other, self._covering[place] = self._covering[place], None
         if other is not None:
-            other.send(messages.AdoptListeningSocketMessage(place, False))
+            other.send(messages.CoverWorkerSocketMessage(place, False))
 
     def _cover_instead_of(self, ending: ServerWorkerProcess) -> None:
         """Find other workers for the places that an ending one accepted for."""

@@ -65,7 +65,7 @@ class ServerWorkerProcess:
             try:
                 # It leads a session of its own: a Ctrl-C is for the supervisor, which ends its workers in order.
                 process = ChildProcess(
-                    [sys.executable, "-P", "-m", _MODULE, encoded],
+                    [sys.executable, "-P", "-m", _MODULE, encoded],  # -P: no modules of the folder it is started in
                     stdin=None,
                     pass_fds=(*dict.fromkeys(arguments.sockets), theirs.fileno(), arguments.lifeline, *texts),
                 )
@@ -104,7 +104,7 @@ class ServerWorkerProcess:
         """Wait until the worker serves; false if it ends instead, or is killed because it takes too long."""
         done, _ = await asyncio.wait({self._ready}, timeout=seconds)
         if not done:
-            self.kill()
+            self.kill()  # `wait_ended` then resolves the future
         return await asyncio.shield(self._ready)
 
     async def wait_ended(self) -> int:

@@ -6,7 +6,7 @@ from itertools import count
 
 from msgspec import Raw, json, structs
 
-from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
+from toolgate.conversation.errors import GatewayOverloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_lease import EngineLease
 from toolgate.upstreams.local.engine_process import EngineFault, EngineGeneration
@@ -52,23 +52,20 @@ class BorrowedEngine:
                 self.granted.set_result(None)
             case messages.EngineDeclinedMessage(_, text, code, overloaded, retry_after) if not self.granted.done():
                 self.granted.set_exception(
-                    Overloaded(text, code=code or "upstream_full", retry_after=retry_after)
+                    GatewayOverloaded(text, code=code or "upstream_full", retry_after=retry_after)
                     if overloaded
                     else UpstreamUnavailable(text, status=503)
                 )
-            case messages.EngineOutputMessage(_, report):
-                self._report(frames.decode_report(bytes(report)))
+            case messages.EngineOutputMessage(_, output):
+                match report := frames.decode_report(bytes(output)):
+                    case frames.EngineGenerationEndFrame(id) | frames.EngineGenerationFailedFrame(id):
+                        if generation := self._generations.pop(id, None):
+                            generation.receive(report)
+                    case frames.EngineTextFrame(id) | frames.EnginePromptProgressFrame(id):
+                        if generation := self._generations.get(id):
+                            generation.receive(report)
             case messages.EngineEndedMessage(_, reason):
                 self._break(reason)
-
-    def _report(self, report: frames.Report) -> None:
-        match report:
-            case frames.EngineGenerationEndFrame(id) | frames.EngineGenerationFailedFrame(id):
-                if generation := self._generations.pop(id, None):
-                    generation.receive(report)
-            case frames.EngineTextFrame(id) | frames.EnginePromptProgressFrame(id):
-                if generation := self._generations.get(id):
-                    generation.receive(report)
 
     def _break(self, reason: str) -> None:
         """Fail everything that waits for the engine, which has ended or cannot be reached."""
@@ -99,7 +96,7 @@ class BorrowedEngineProvider:
         engine = BorrowedEngine(self._supervisor)
         try:
             await engine.granted
-        except BaseException:
+        except BaseException:  # also a cancelled request: else the engine would be granted to nobody
             engine.release()
             raise
         return EngineLease(engine, engine.release)

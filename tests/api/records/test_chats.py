@@ -213,8 +213,9 @@ def test_an_answer_that_failed_is_not_kept(stream: bool) -> None:
         kept.play([Text("Well,"), UpstreamUnavailable("out of order")])
         ask(kept, [QUESTION], stream=stream, status=200 if stream else 502)
         assert kept.chats() == []
-        counted = kept.gate.render_metrics()
-    assert b"toolgate_records_lost_total{" not in counted
+        counted = httpx.get(f"{kept.url}/metrics", headers={"authorization": "Bearer eve-key"})
+    assert counted.status_code == 200
+    assert "toolgate_records_lost_total{" not in counted.text
 
 
 @pytest.mark.parametrize(

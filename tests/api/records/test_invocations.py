@@ -12,13 +12,13 @@ from toolgate.config.settings import ApprovalRuleSettings, ApprovalSettings, Rec
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import ToolCall
 from toolgate.testing import FakeSource, FakeTool
-from toolgate.tools.tool import ToolFailure, ToolOutput
+from toolgate.tools.tool import ToolCallFailed, ToolOutput
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
 def raising(arguments: Any) -> ToolOutput:
-    raise ToolFailure("It did not work.")
+    raise ToolCallFailed("It did not work.")
 
 
 async def hanging(arguments: Any) -> str:

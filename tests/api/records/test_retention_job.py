@@ -11,10 +11,10 @@ from tests.api.records.record_server import ALL, record_server
 from toolgate.api.records.retention_job import RetentionJob, retention_days
 from toolgate.config import Secret
 from toolgate.config.settings import RecordSettings, RetentionSettings
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.storage.database import Database
 from toolgate.storage.retention import AT_ONCE, RetentionStore
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.redaction import Redactor
 
 LOG = Logger("error", "json", Redactor(()))
@@ -34,7 +34,7 @@ class Counting(RetentionStore):
         self.asked.append((kind, days))
         self.swept.set()
         if self.is_away:
-            raise Overloaded("The storage is not available.")
+            raise GatewayOverloaded("The storage is not available.")
         some = min(self.old.get(kind, 0), AT_ONCE)
         self.old[kind] = self.old.get(kind, 0) - some
         return some

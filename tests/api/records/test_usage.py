@@ -18,9 +18,9 @@ from toolgate.conversation.events import Usage
 from toolgate.engine.run_limits import Price
 from toolgate.storage.database import Database
 from toolgate.storage.usage import UsageStore
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
-from toolgate.telemetry.request_log import CLIENT_LEFT, RequestRecord
+from toolgate.telemetry.request_log import CLIENT_LEFT, EndedRequests, RequestRecord
 
 ASK: Any = [{"role": "user", "content": "Hi"}]
 
@@ -130,26 +130,52 @@ def test_a_malformed_query_is_refused(query: str) -> None:
         assert kept.ask(f"/v1/usage?{query}")[0] == 400
 
 
+@pytest.mark.parametrize("until", ["9999-12-31", "9999-12-31T23:59:59", "253402300799"])
+@pytest.mark.parametrize(
+    "path", ["/v1/usage?by=hour", "/v1/latency?by=model", "/v1/requests?limit=1", "/v1/runs?limit=1"]
+)
+def test_a_range_may_end_at_the_end_of_time(path: str, until: str) -> None:
+    with record_server() as kept:
+        status, answer = kept.ask(f"{path}&until={until}")
+        assert status == 200, answer
+
+
 async def test_tokens_cost_what_their_model_costs() -> None:
     store = UsageStore(database := Database(None))
     writer = WriteQueue(database, Logger("error"), Metrics())
-    meter = UsageRecorder(store, writer, {"dear": Price(2.0, 10.0), "free": Price()}.__getitem__)
+    ended = EndedRequests()
+    meter = UsageRecorder(store, writer, {"dear": Price(2.0, 10.0), "free": Price()}.__getitem__, ended)
     for model in ("dear", "free", "dear"):
-        meter.add(RequestRecord("r", caller="ann", model=model, usage=Usage(100_000, 50_000)))
+        ended.add(RequestRecord("r", caller="ann", model=model, upstream="u", usage=Usage(100_000, 50_000)))
     meter.flush()
     await writer.flush()
     assert {row["model"]: row["cost"] for row in await store.sums(["model"])} == {"dear": 1.4, "free": 0.0}
     await database.aclose()
 
 
+async def test_a_request_costs_what_its_model_cost_when_it_ended() -> None:
+    store = UsageStore(database := Database(None))
+    writer = WriteQueue(database, Logger("error"), Metrics())
+    ended = EndedRequests()
+    meter = UsageRecorder(store, writer, lambda model: Price(2.0, 0.0), ended)
+    for later in ({"m": Price(50.0, 0.0)}, {"m": Price()}):
+        ended.add(RequestRecord("r", caller="ann", model="m", upstream="u", usage=Usage(1_000_000)))
+        meter.configure(later.__getitem__)
+    meter.flush()
+    await writer.flush()
+    assert [row["cost"] for row in await store.sums(["model"])] == [52.0]
+    await database.aclose()
+
+
 async def test_what_failed_answers_used_counts_and_each_is_an_error_unless_its_client_has_left() -> None:
     store = UsageStore(database := Database(None))
     writer = WriteQueue(database, Logger("error"), Metrics())
-    meter = UsageRecorder(store, writer, lambda model: Price())
+    ended = EndedRequests()
+    meter = UsageRecorder(store, writer, lambda model: Price(), ended)
     used = Usage(input=5, output=4, cache_read=3, reasoning=2, estimated=True)
     for status in (200, 502, CLIENT_LEFT):
-        meter.add(RequestRecord("r", caller="ann", model="m", upstream="u", status=status, usage=used))
-    meter.add_failure(RequestRecord("r", caller="ann", model="m", status=404))
+        ended.add(RequestRecord("r", caller="ann", model="m", upstream="u", status=status, usage=used))
+    ended.add(RequestRecord("r", caller="ann", model="m", status=404))
     meter.flush()
     await writer.flush()
     [row] = await store.sums(["key"])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from toolgate.api.records.write_queue import WriteQueue, WriteQueueLimits
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.redaction import Redactor
 
@@ -28,7 +28,7 @@ class Flaky(Database):
         self.changes += 1
         self.tried.set()
         if self.away:
-            raise Overloaded("The storage is not available.")
+            raise GatewayOverloaded("The storage is not available.")
         return await super().change(work)
 
 

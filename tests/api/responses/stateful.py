@@ -15,7 +15,12 @@ from tests.api.http_client import HttpConnection, HttpResponse
 from tests.stage import Player
 from toolgate.api.chat import ChatHandler
 from toolgate.api.response_writer import StreamKeepaliveTimings
-from toolgate.api.responses import BackgroundOptions, BackgroundServices, ResponseEndpoints, ResponsesState
+from toolgate.api.responses import (
+    BackgroundResponseOptions,
+    BackgroundServices,
+    ConversationsAndBackground,
+    ResponseEndpoints,
+)
 from toolgate.api.responses.conversations import ConversationEndpoints
 from toolgate.app.runs import make_executor
 from toolgate.app.tools import ToolService
@@ -26,12 +31,12 @@ from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.http.application import Application
 from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
-from toolgate.runs.node_id import is_gone, this_node
+from toolgate.runs.node_liveness import is_gone, this_node
 from toolgate.runs.scheduler import SchedulerOptions as RunTerms
 from toolgate.storage.database import Database
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.runs import RunStore
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
 from toolgate.testing import Entry, ScriptedModel
@@ -45,7 +50,7 @@ KEYS = tuple(KeySettings(name=name, key=Secret(f"{name}-key"), scopes=("chat",))
 class Stateful:
     """The server at `url`, its script and its state."""
 
-    def __init__(self, url: str, player: Player, state: ResponsesState, database: Database) -> None:
+    def __init__(self, url: str, player: Player, state: ConversationsAndBackground, database: Database) -> None:
         self.url = url
         self.state = state
         self.database = database
@@ -111,7 +116,7 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 async def stateful(
     path: Path | None = None,
     *sources: ToolSource,
-    terms: BackgroundOptions | None = None,
+    terms: BackgroundResponseOptions | None = None,
     config: Config | None = None,
     runs_terms: RunTerms | None = None,
     played: Sequence[Entry] = (),
@@ -128,14 +133,14 @@ async def stateful(
     router = Router([ModelRoute("m", player)])
     conversations = ChatHandler(router, StreamKeepaliveTimings(), telemetry, workshop.tool_runs)
     services = BackgroundServices(conversations, keys.named)
-    state = ResponsesState(
+    state = ConversationsAndBackground(
         database,
         store,
         telemetry,
         runs,
         executor,
         lambda: services,
-        terms or BackgroundOptions(),
+        terms or BackgroundResponseOptions(),
         runs_terms or RunTerms(),
     )
     endpoints = ResponseEndpoints(conversations, store, OPENAI_RESPONSES, state).endpoints()

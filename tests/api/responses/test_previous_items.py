@@ -7,12 +7,12 @@ import pytest
 from tests.tools.execution.toolwork import Work, at_work
 from toolgate.api.responses.previous_items import MAX_REFERENCES
 from toolgate.config import Secret
-from toolgate.config.settings import ResponseSettings
+from toolgate.config.settings import ResponsesApiSettings
 from toolgate.storage import sql_engine
 from toolgate.storage.database import Database
 from toolgate.storage.database import Work as Statements
 
-SMALL = ResponseSettings(past_bytes=20_000, past_items=20)
+SMALL = ResponsesApiSettings(past_bytes=20_000, past_items=20)
 LONG = "x" * 6000
 
 

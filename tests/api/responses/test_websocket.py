@@ -518,3 +518,64 @@ def test_a_socket_sends_the_same_events_as_a_stream(response: ModelResponse) -> 
             assert len(model.requests) == 2
 
     asyncio.run(compare())
+
+
+ENVELOPE = '{"type":"response.create","model":"played","store":false,'
+REPAIRED = {
+    "nothing": '"input":"hi","stream_id":"a"}',
+    "a surrogate in the input": r'"input":"cut \ud83d","stream_id":"a"}',
+    "a surrogate before the name": r'"metadata":{"a":"\ude00"},"stream_id":"a","input":"hi"}',
+    "a surrogate in a key": r'"x\ud83d":1,"input":"hi","stream_id":"a"}',
+    "a surrogate in the name": r'"input":"hi","stream_id":"a\ud83d"}',
+    "a number that no float holds": '"input":"hi","x":1e999,"stream_id":"a"}',
+    "a surrogate in a large message": r'"input":"\ud83d' + "x" * 100_000 + '","stream_id":"a"}',
+}
+
+
+@pytest.mark.parametrize("case", REPAIRED)
+async def test_a_message_that_is_repaired_keeps_its_lane(server: WebSocketServer, case: str) -> None:
+    lane = "a\ufffd" if case == "a surrogate in the name" else "a"
+    server.play("Hello.")
+    async with server.socket() as socket:
+        await socket.connection.send(ENVELOPE + REPAIRED[case])
+        events = await socket.receive_all()
+    assert events[-1]["type"] == "response.completed"
+    assert {event.get("stream_id") for event in events} == {lane}
+
+
+async def test_a_repaired_continuation_that_fails_makes_its_past_forgotten(server: WebSocketServer) -> None:
+    server.play("One.", UpstreamUnavailable("out of order"), "Three.")
+    async with server.socket() as socket:
+        first = await socket.ask()
+        again = rf'"input":"\ud83d","previous_response_id":"{first["id"]}"}}'
+        await socket.connection.send(ENVELOPE + again)
+        assert (await socket.receive_all())[-1]["type"] in ("error", "response.failed")
+        assert (await socket.ask(previous_response_id=first["id"]))["error"]["code"] == "previous_response_not_found"
+
+
+@pytest.mark.parametrize("name", ["1e999", "1", "[]", "{}", '""', '"' + "x" * 257 + '"', "[" * 600 + "]" * 600])
+async def test_a_lane_whose_name_is_no_text_is_refused(server: WebSocketServer, name: str) -> None:
+    model = server.play("Hello.")
+    async with server.socket() as socket:
+        await socket.connection.send(f'{ENVELOPE}"input":"hi","stream_id":{name}}}')
+        error = (await socket.receive_all())[-1]
+    assert (error["status"], error["error"]["param"], error["error"]["code"]) == (400, "stream_id", "invalid_type")
+    assert model.requests == []
+
+
+@pytest.mark.parametrize("levels", [512, 960, 970, 980, 5_000])
+async def test_a_message_that_is_nested_too_deeply_is_refused(server: WebSocketServer, levels: int) -> None:
+    server.play("Hello.")
+    async with server.socket() as socket:
+        await socket.connection.send(ENVELOPE + f'"x":{"[" * levels}{"]" * levels},"input":"hi","stream_id":"a"}}')
+        error = (await socket.receive_all())[-1]
+        assert (error["status"], error["error"]["code"]) == (400, "invalid_json")
+        assert "512 levels" in error["error"]["message"]
+        assert text_of(await socket.ask()) == "Hello."
+
+
+async def test_a_refused_steer_gives_its_repaired_input_back(server: WebSocketServer) -> None:
+    async with server.socket() as socket:
+        await socket.connection.send(r'{"type":"response.steer","input":"\ud83d!","previous_response_id":"resp_1"}')
+        refused = await socket.receive()
+    assert (refused["type"], refused["steer"]["input"]) == ("response.steer.failed", "\ufffd!")

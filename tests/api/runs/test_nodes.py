@@ -10,7 +10,7 @@ import pytest
 from tests.api.runs.test_runs import KEYS, Runs, forever
 from tests.stage import QUIET, Player
 from tests.tools.execution.toolwork import AUTO, TRUSTING, Oracle, Source, Work, call, soon
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import BUILTIN, Config, ModelConfig, Secret, TargetConfig
 from toolgate.config.settings import ServerSettings
 from toolgate.http.listener import listening

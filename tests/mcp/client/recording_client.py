@@ -8,7 +8,7 @@ from toolgate.upstreams.transport import ResponseSizeLimits, UpstreamResponse, U
 from toolgate.upstreams.transport.address import parse_url
 from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.dial import dial
-from toolgate.upstreams.transport.request_writer import RequestWriter, head_start
+from toolgate.upstreams.transport.request_writer import RequestHeadWriter, head_start
 
 PATIENCE = UpstreamTimeouts(connect=4.0, first_byte=inf, idle=inf, total=inf)
 
@@ -47,7 +47,7 @@ class RecordingHttpClient:
         connection = await dial(
             origin, None, None, PATIENCE.connect, lambda: UpstreamHttpConnection(loop, origin.name, SingleUse())
         )
-        head = RequestWriter().head(method, head_start(origin, target, None), headers, len(body))
+        head = RequestHeadWriter().head(method, head_start(origin, target, None), headers, len(body))
         incoming = connection.send(head, body, PATIENCE, inf, ResponseSizeLimits().head)
         await incoming.arrival()
         if incoming.error is not None and not incoming.headed:

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from toolgate.conversation.message import Media, Text
-from toolgate.mcp.client.definitions import HeaderArgument, McpToolDefinition, UnusableTool, parse_definition
+from toolgate.mcp.client.definitions import HeaderArgument, McpToolDefinition, UnusableToolError, parse_definition
 from toolgate.mcp.client.results import decode_result
-from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.tool import Annotations, ToolFailure
+from toolgate.tools.schema_check import ToolSchemaValidator
+from toolgate.tools.tool import Annotations, ToolCallFailed
 
 
 def offer(**fields: Any) -> McpToolDefinition:
-    return parse_definition({"name": "t", "inputSchema": {"type": "object"}, **fields}, ToolSchemaLinter())
+    return parse_definition({"name": "t", "inputSchema": {"type": "object"}, **fields}, ToolSchemaValidator())
 
 
 def test_what_a_server_does_not_promise_is_taken_to_be_dangerous() -> None:
@@ -50,7 +50,7 @@ def test_titles_schemas_and_harmless_pictures_are_kept() -> None:
     ],
 )
 def test_a_tool_that_cannot_be_used_is_left_out_with_the_reason(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UnusableTool, match=reason):
+    with pytest.raises(UnusableToolError, match=reason):
         offer(**fields)
 
 
@@ -100,5 +100,5 @@ def test_structured_content_is_kept_as_data_and_written_out_where_there_are_no_w
 
 @pytest.mark.parametrize("kind", ["input_required", "task"])
 def test_a_result_that_is_none_is_a_failure_in_words(kind: str) -> None:
-    with pytest.raises(ToolFailure):
+    with pytest.raises(ToolCallFailed):
         decode_result({"resultType": kind, "requestState": "x"})

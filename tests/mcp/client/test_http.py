@@ -12,7 +12,7 @@ from tests.mcp.client.sdk_server import made, on_http
 from tests.mcp.client.sources import calling, eventually, opened, source_of, tool
 from toolgate.conversation.message import Text
 from toolgate.mcp.client import McpSource, RemoteServerConfig
-from toolgate.tools.tool import CallProgress, ToolFailure
+from toolgate.tools.tool import CallProgressUpdate, ToolCallFailed
 
 ERAS = pytest.mark.parametrize("handshake", [True, False], ids=["2025-11-25", "2026-07-28"])
 TOOL = {"name": "echo", "inputSchema": {"type": "object"}}
@@ -25,7 +25,7 @@ def remote(url: str, client: RecordingHttpClient | None = None, handshake: bool 
 @ERAS
 @pytest.mark.parametrize("whole", [True, False], ids=["json", "stream"])
 async def test_the_sdks_server_is_listed_and_called(handshake: bool, whole: bool) -> None:
-    emitted: list[CallProgress] = []
+    emitted: list[CallProgressUpdate] = []
     async with on_http(made(), json_response=whole) as url, opened(remote(url, handshake=handshake)) as source:
         assert source.problem is None
         spec = tool(source, "add").spec
@@ -118,7 +118,7 @@ async def test_a_forgotten_session_is_begun_anew_and_the_call_is_not_sent_again(
     shown: list[int] = []
     async with serving(script) as web, opened(remote(web.url)) as source:
         source._on_change = lambda: shown.append(len(source.tools))
-        with pytest.raises(ToolFailure, match="no longer knows our session"):
+        with pytest.raises(ToolCallFailed, match="no longer knows our session"):
             await tool(source).invoke(calling())
         await eventually(lambda: web.methods().count("tools/list") == 2 and source.problem is None)
         assert web.methods().count("tools/call") == 1
@@ -148,7 +148,7 @@ async def test_a_bad_answer_to_a_call_fails_that_call_alone(says: ScriptedRespon
         return says if asked.message.get("method") == "tools/call" else await handshaking(asked)
 
     async with serving(script) as web, opened(remote(web.url)) as source:
-        with pytest.raises(ToolFailure, match=words):
+        with pytest.raises(ToolCallFailed, match=words):
             await tool(source).invoke(calling())
         assert web.methods().count("tools/call") == 1
         assert source.tools
@@ -164,7 +164,7 @@ async def test_a_stream_that_is_cut_off_in_the_middle_fails_the_call_and_it_is_n
         )
 
     async with serving(script) as web, opened(remote(web.url)) as source:
-        with pytest.raises(ToolFailure, match="may or may not have taken effect"):
+        with pytest.raises(ToolCallFailed, match="may or may not have taken effect"):
             await tool(source).invoke(calling())
         assert web.methods().count("tools/call") == 1
 
@@ -212,7 +212,7 @@ async def test_only_the_configured_headers_travel_and_every_address_is_checked_f
 
     async def check(url: str) -> None:
         if refusing:
-            raise ToolFailure("that address is not for tools")
+            raise ToolCallFailed("that address is not for tools")
 
     client = RecordingHttpClient()
     async with serving(handshaking) as web:
@@ -223,7 +223,7 @@ async def test_only_the_configured_headers_travel_and_every_address_is_checked_f
             assert not any("authorization" in headers for _, _, headers, _ in client.sent)
             refusing = True
             sent = len(client.sent)
-            with pytest.raises(ToolFailure, match="not for tools"):
+            with pytest.raises(ToolCallFailed, match="not for tools"):
                 await tool(source).invoke(calling())
             assert len(client.sent) == sent
 

@@ -14,7 +14,7 @@ from tests.mcp.client.sources import calling, mock, noted, opened, source_of, to
 from tests.mcp.client.test_http import handshaking
 from toolgate.mcp.client import RemoteServerConfig
 from toolgate.mcp.protocol.line_reader import McpReadRateLimit
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 LONGEST_STEP = 0.05
 """Seconds of processor time that a step of the loop may use."""
@@ -60,7 +60,7 @@ async def test_an_answer_of_too_many_values_fails_its_call_before_it_is_decoded(
     tmp_path: Path, steps: list[float]
 ) -> None:
     async with opened(source_of(mock("dense", tmp_path))) as source:
-        with pytest.raises(ToolFailure, match="holds more than"):
+        with pytest.raises(ToolCallFailed, match="holds more than"):
             await tool(source).invoke(calling())
         assert source.tools
 
@@ -82,7 +82,7 @@ async def test_an_address_has_the_bounds_of_a_pipe(result: Any, why: str) -> Non
         serving(script) as web,
         opened(source_of(RemoteServerConfig(web.url), http=RecordingHttpClient())) as source,
     ):
-        with pytest.raises(ToolFailure, match=why):
+        with pytest.raises(ToolCallFailed, match=why):
             await tool(source).invoke(calling())
 
 

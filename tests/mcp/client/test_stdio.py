@@ -17,7 +17,7 @@ from tests.mcp.client.sources import calling, eventually, mock, noted, opened, s
 from toolgate.conversation.message import Text
 from toolgate.mcp.client import StdioServerConfig
 from toolgate.mcp.protocol.line_reader import LineReader
-from toolgate.tools.tool import CallProgress, ToolFailure
+from toolgate.tools.tool import CallProgressUpdate, ToolCallFailed
 
 
 def words(output: object) -> str:
@@ -59,7 +59,7 @@ async def test_opening_returns_at_once_and_a_silent_handshake_ends_at_its_deadli
 
 async def test_a_call_fails_at_once_when_the_server_dies_and_is_never_sent_again(tmp_path: Path) -> None:
     async with opened(source_of(mock("dies", tmp_path))) as source:
-        with pytest.raises(ToolFailure, match="may or may not have taken effect") as failure:
+        with pytest.raises(ToolCallFailed, match="may or may not have taken effect") as failure:
             await tool(source).invoke(calling())
         assert "out of cheese" in str(failure.value)
         await eventually(lambda: len(noted(tmp_path, "pids")) == 2 and source.problem is None)
@@ -145,7 +145,7 @@ async def test_noise_around_an_answer_does_not_hide_it(mode: str, tmp_path: Path
 
 async def test_an_answer_that_is_too_large_fails_its_call_at_once(tmp_path: Path) -> None:
     async with opened(source_of(mock("enormous", tmp_path))) as source:
-        with pytest.raises(ToolFailure, match="larger than 4 MiB"):
+        with pytest.raises(ToolCallFailed, match="larger than 4 MiB"):
             await tool(source).invoke(calling())
         assert source.tools
 
@@ -185,7 +185,7 @@ async def test_progress_is_reported_whether_its_token_comes_back_as_a_number_or_
     mode: str, steps: int, tmp_path: Path
 ) -> None:
     """field: E34"""
-    emitted: list[CallProgress] = []
+    emitted: list[CallProgressUpdate] = []
     async with opened(source_of(mock(mode, tmp_path))) as source:
         await tool(source).invoke(calling(tell=emitted.append))
     assert [progress.done for progress in emitted] == [1.0, 2.0, 3.0][:steps]

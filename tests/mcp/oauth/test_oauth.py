@@ -23,7 +23,7 @@ from toolgate.mcp.oauth.login import login
 from toolgate.mcp.oauth.login_storage import AccessToken, LoginFile, OAuthClient, StoredLogin
 from toolgate.mcp.oauth.redirect import LoopbackRedirectServer
 from toolgate.mcp.protocol.transport import McpError
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 MACHINE = OAuthConfig(grant="client_credentials", client_id="me", client_secret="s3cret:&")
 
@@ -157,7 +157,7 @@ async def test_a_token_is_renewed_before_it_ends_and_after_it_was_refused(tmp_pa
             await tool(source).invoke(calling())
             before = len(guarded.forms)
             guarded.good = "revoked"
-            with pytest.raises(ToolFailure, match="refused our token"):
+            with pytest.raises(ToolCallFailed, match="refused our token"):
                 await tool(source).invoke(calling())
             await eventually(lambda: len(guarded.forms) == before + 1 and source.tools)
             assert guarded.web.methods().count("tools/call") == 2
@@ -388,7 +388,7 @@ async def test_every_address_of_a_login_goes_through_the_egress_check(tmp_path: 
     async def check(url: str) -> None:
         checked.append(urlsplit(url).path)
         if urlsplit(url).path == "/token":
-            raise ToolFailure("that address is not for tools")
+            raise ToolCallFailed("that address is not for tools")
 
     guarded, person = Guarded(), Person()
     async with serving(guarded) as guarded.web:

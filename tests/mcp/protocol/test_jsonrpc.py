@@ -8,11 +8,11 @@ from toolgate.mcp.protocol.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     Message,
-    RpcError,
     RpcErrorResponse,
     RpcNotification,
     RpcRequest,
-    RpcResponse,
+    RpcRequestRefused,
+    RpcResultResponse,
     decode_messages,
     parse_message,
 )
@@ -25,7 +25,7 @@ from toolgate.mcp.protocol.jsonrpc import (
         RpcRequest("a", "tools/call", {"name": "x", "_meta": {"progressToken": 1}}),
         RpcNotification("notifications/initialized"),
         RpcNotification("notifications/cancelled", {"requestId": 1}),
-        RpcResponse(1, {"tools": []}),
+        RpcResultResponse(1, {"tools": []}),
         RpcErrorResponse(1, -32601, "Method not found", {"code": "x"}),
         RpcErrorResponse(None, -32700, "no JSON"),
     ],
@@ -51,7 +51,7 @@ def test_a_request_always_has_params_and_a_notification_only_if_it_has_some() ->
     ],
 )
 def test_the_server_names_the_mistake_of_a_message(value: Any, code: int, id: int | None) -> None:
-    with pytest.raises(RpcError) as refused:
+    with pytest.raises(RpcRequestRefused) as refused:
         parse_message(value)
     assert (refused.value.response().code, refused.value.response().id) == (code, id)
 

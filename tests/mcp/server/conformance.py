@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.mcp.server.fake_catalog import FakeToolCatalog, serving, text_output, tool
 from toolgate.conversation.message import Media, Text
-from toolgate.tools.tool import CallProgress, ReportProgress, ToolFailure, ToolOutput
+from toolgate.tools.tool import CallProgressUpdate, ReportProgress, ToolCallFailed, ToolOutput
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SOUND = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA=="
@@ -44,20 +44,20 @@ MIRRORED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp
 
 async def counts(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
     for done in (0, 50, 100):
-        tell(CallProgress(done=done, total=100))
+        tell(CallProgressUpdate(done=done, total=100))
         await asyncio.sleep(0.05)
     return text_output("counted")
 
 
 async def chats(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
     for message in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-        tell(CallProgress(message))
+        tell(CallProgressUpdate(message))
         await asyncio.sleep(0.05)
     return text_output("chatted")
 
 
 async def fails(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
-    raise ToolFailure("This tool intentionally returns an error for testing")
+    raise ToolCallFailed("This tool intentionally returns an error for testing")
 
 
 def conformance_catalog() -> FakeToolCatalog:

@@ -13,16 +13,16 @@ from toolgate.config import Config, KeySettings, Secret
 from toolgate.config.settings import Scope, ServerSettings
 from toolgate.conversation.errors import NotFound
 from toolgate.conversation.message import Text
-from toolgate.http.application import Application, Endpoint
+from toolgate.http.application import Application, HttpRoute
 from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
 from toolgate.mcp.server import http_errors
 from toolgate.mcp.server.http import McpEndpoint
 from toolgate.mcp.server.sessions import McpSessions
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
-from toolgate.tools.tool import OnChange, ReportProgress, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import OnChange, ReportProgress, ServerToolDefinition, ToolCallFailed, ToolOutput
 
 Run = Callable[[Mapping[str, Any], ReportProgress], Awaitable[ToolOutput]]
 
@@ -31,7 +31,7 @@ def text_output(text: str) -> ToolOutput:
     return ToolOutput((Text(text),))
 
 
-def tool(name: str, run: Run | ToolOutput | str = "done", **fields: Any) -> tuple[ToolSpec, Run]:
+def tool(name: str, run: Run | ToolOutput | str = "done", **fields: Any) -> tuple[ServerToolDefinition, Run]:
     """Make a tool that runs a function, or always returns the same output."""
     output = text_output(run) if isinstance(run, str) else run
 
@@ -39,14 +39,14 @@ def tool(name: str, run: Run | ToolOutput | str = "done", **fields: Any) -> tupl
         assert isinstance(output, ToolOutput)
         return output
 
-    spec = ToolSpec(name=name, source="test", **{"description": f"The tool {name}.", **fields})
+    spec = ServerToolDefinition(name=name, source="test", **{"description": f"The tool {name}.", **fields})
     return spec, run if callable(run) else always
 
 
 class FakeToolCatalog:
     """Lists every tool to every caller, except those that `hidden` names by caller; `calls` records the calls."""
 
-    def __init__(self, *tools: tuple[ToolSpec, Run], hidden: Mapping[str, set[str]] | None = None) -> None:
+    def __init__(self, *tools: tuple[ServerToolDefinition, Run], hidden: Mapping[str, set[str]] | None = None) -> None:
         self.all = {spec.name: (spec, run) for spec, run in tools}
         self.calls: list[tuple[str, str, dict[str, Any], str, str]] = []
         self.listeners: set[OnChange] = set()
@@ -55,11 +55,11 @@ class FakeToolCatalog:
     async def settled(self) -> None:
         """Wait for nothing: all tools are there."""
 
-    def tools(self, caller: Caller) -> Sequence[ToolSpec]:
+    def tools(self, caller: Caller) -> Sequence[ServerToolDefinition]:
         hidden = self._hidden.get(caller.name, set())
         return [spec for spec, _ in self.all.values() if not spec.private and spec.name not in hidden]
 
-    def find(self, caller: Caller, name: str) -> ToolSpec | None:
+    def find(self, caller: Caller, name: str) -> ServerToolDefinition | None:
         return next((spec for spec in self.tools(caller) if spec.name == name), None)
 
     async def call(
@@ -70,14 +70,14 @@ class FakeToolCatalog:
             raise NotFound(f"There is no tool {name}.")
         self.calls.append((caller.name, name, dict(arguments), text, session))
         for wrong in jsonschema_rs.validator_for(dict(spec.input_schema)).iter_errors(dict(arguments)):
-            raise ToolFailure(f"The arguments do not fit: {wrong.message}")
+            raise ToolCallFailed(f"The arguments do not fit: {wrong.message}")
         return await self.all[name][1](arguments, tell)
 
     def subscribe(self, on_change: OnChange) -> Callable[[], None]:
         self.listeners.add(on_change)
         return lambda: self.listeners.discard(on_change)
 
-    def add(self, spec: ToolSpec, run: Run) -> None:
+    def add(self, spec: ServerToolDefinition, run: Run) -> None:
         """Add a tool and notify the listeners."""
         self.all[spec.name] = (spec, run)
         for listener in tuple(self.listeners):
@@ -112,9 +112,9 @@ class McpApp:
 
     def __init__(self, mcp: McpEndpoint, config: Config, telemetry: Telemetry) -> None:
         endpoints = [
-            Endpoint("POST", "/mcp", mcp.post, http_errors, "tools"),
-            Endpoint("GET", "/mcp", mcp.get, http_errors, "tools"),
-            Endpoint("DELETE", "/mcp", mcp.delete, http_errors, "tools"),
+            HttpRoute("POST", "/mcp", mcp.post, http_errors, "tools"),
+            HttpRoute("GET", "/mcp", mcp.get, http_errors, "tools"),
+            HttpRoute("DELETE", "/mcp", mcp.delete, http_errors, "tools"),
         ]
         self._app = Application(
             endpoints, {"/": http_errors}, Authenticator(config.keys), OriginPolicy(config), telemetry

@@ -15,7 +15,7 @@ from tests.mcp.server.conformance import AUDIO, IMAGE
 from tests.mcp.server.fake_catalog import FakeToolCatalog, text_output, tool
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.message import Media, Text
-from toolgate.mcp.protocol.jsonrpc import RpcError, RpcNotification, RpcRequest, RpcResponse
+from toolgate.mcp.protocol.jsonrpc import RpcNotification, RpcRequest, RpcRequestRefused, RpcResultResponse
 from toolgate.mcp.protocol.revisions import STATELESS, WITH_HANDSHAKE
 from toolgate.mcp.server.client_state import McpClientState
 from toolgate.mcp.server.methods import McpMethods
@@ -24,13 +24,13 @@ from toolgate.mcp.server.progress import ProgressNotifier
 from toolgate.mcp.server.results import encode_output
 from toolgate.mcp.server.sessions import McpSessions
 from toolgate.mcp.server.tool_list import encode_page, encode_tool
-from toolgate.mcp.server.tool_updates import ToolUpdates
-from toolgate.tools.tool import CallProgress, ReportProgress, ToolOutput, ToolSpec
+from toolgate.mcp.server.tool_update_listeners import ToolUpdateListeners
+from toolgate.tools.tool import CallProgressUpdate, ReportProgress, ServerToolDefinition, ToolOutput
 
 REVISIONS = (STATELESS, *WITH_HANDSHAKE)
 
 
-def specs(*names: str) -> list[ToolSpec]:
+def specs(*names: str) -> list[ServerToolDefinition]:
     return [tool(name)[0] for name in names]
 
 
@@ -61,7 +61,7 @@ def test_pages_hold_every_tool_once(count: int, size: int) -> None:
 
 @given(st.text(max_size=30))
 def test_a_cursor_that_was_not_made_here_is_refused_or_harmless(cursor: str) -> None:
-    with contextlib.suppress(RpcError):
+    with contextlib.suppress(RpcRequestRefused):
         assert names(encode_page(specs("a"), cursor, STATELESS)) in (["a"], [])
 
 
@@ -122,37 +122,39 @@ def test_results_and_listings_satisfy_the_official_types(revision: str) -> None:
     )
 
 
-def notifications_of(token: Any, level: Any, *progress: CallProgress) -> list[RpcNotification]:
+def notifications_of(token: Any, level: Any, *progress: CallProgressUpdate) -> list[RpcNotification]:
     sent: list[RpcNotification] = []
     notifier = ProgressNotifier(token, level, "tool", sent.append)
     for one in progress:
         notifier(one)
     notifier.end()
-    notifier(CallProgress("too late", 99))
+    notifier(CallProgressUpdate("too late", 99))
     return sent
 
 
 @pytest.mark.parametrize("token", ["a", "", 0, 7])
 def test_progress_carries_the_clients_own_token(token: Any) -> None:
-    (sent,) = notifications_of(token, None, CallProgress("half", 1, 2))
+    (sent,) = notifications_of(token, None, CallProgressUpdate("half", 1, 2))
     assert sent.params == {"progressToken": token, "progress": 1, "total": 2, "message": "half"}
 
 
 @pytest.mark.parametrize("token", [None, True, 1.5, {}, []])
 def test_without_a_valid_token_or_a_level_nothing_is_sent(token: Any) -> None:
-    assert notifications_of(token, None, CallProgress("half", 1, 2)) == []
-    assert notifications_of(token, "warning", CallProgress("half", 1, 2)) == []
-    assert [one.method for one in notifications_of(token, "info", CallProgress("half"), CallProgress(done=1))] == [
-        "notifications/message"
-    ]
+    assert notifications_of(token, None, CallProgressUpdate("half", 1, 2)) == []
+    assert notifications_of(token, "warning", CallProgressUpdate("half", 1, 2)) == []
+    assert [
+        one.method for one in notifications_of(token, "info", CallProgressUpdate("half"), CallProgressUpdate(done=1))
+    ] == ["notifications/message"]
 
 
 @given(
     st.lists(
-        st.builds(CallProgress, st.none() | st.just("m"), st.none() | st.floats(0, 100), st.none() | st.just(100.0))
+        st.builds(
+            CallProgressUpdate, st.none() | st.just("m"), st.none() | st.floats(0, 100), st.none() | st.just(100.0)
+        )
     )
 )
-def test_progress_always_grows(progress: list[CallProgress]) -> None:
+def test_progress_always_grows(progress: list[CallProgressUpdate]) -> None:
     values = [one.params["progress"] for one in notifications_of("t", None, *progress)]
     assert len(values) == len(progress)
     assert all(before < after for before, after in pairwise(values))
@@ -162,14 +164,14 @@ async def test_notifications_that_are_not_read_are_dropped_and_responses_are_not
     outbox = McpOutbox()
     for number in range(LIMIT + 50):
         outbox.notify(RpcNotification("m", {"number": number}))
-    outbox.respond(RpcResponse(1, {}))
+    outbox.respond(RpcResultResponse(1, {}))
     taken = outbox.take()
-    assert (len(taken), taken[-1]) == (LIMIT + 1, RpcResponse(1, {}))
+    assert (len(taken), taken[-1]) == (LIMIT + 1, RpcResultResponse(1, {}))
 
 
 async def test_changes_while_a_listener_does_not_wait_are_merged_into_one() -> None:
     catalog = FakeToolCatalog()
-    changes = ToolUpdates(catalog.subscribe)
+    changes = ToolUpdateListeners(catalog.subscribe)
     with changes.listening() as listener:
         catalog.add(*tool("a"))
         catalog.add(*tool("b"))
@@ -201,8 +203,8 @@ async def test_a_tool_that_goes_on_telling_after_its_end_is_not_noticed() -> Non
 
     received: list[Any] = []
     catalog = FakeToolCatalog(tool("lingers", lingers))
-    service = McpMethods(catalog, ToolUpdates(catalog.subscribe))
+    service = McpMethods(catalog, ToolUpdateListeners(catalog.subscribe))
     request = RpcRequest(1, "tools/call", {"name": "lingers", "_meta": {"progressToken": 1}})
     await service.reply(request, McpClientState(Caller("me", frozenset())), received.append, lambda defect: None)
-    tells[0](CallProgress("still here"))
+    tells[0](CallProgressUpdate("still here"))
     assert received == []

@@ -19,7 +19,7 @@ from tests.mcp.server.fake_catalog import BlockingTool, FakeToolCatalog, key, se
 from tests.typed import all_of, of
 from toolgate.api.response_writer import StreamKeepaliveTimings
 from toolgate.conversation.message import Media, Text
-from toolgate.tools.tool import Annotations, CallProgress, ReportProgress, ToolFailure, ToolOutput
+from toolgate.tools.tool import Annotations, CallProgressUpdate, ReportProgress, ToolCallFailed, ToolOutput
 
 WITH_HANDSHAKE, STATELESS = "legacy", "2026-07-28"
 ERAS = pytest.mark.parametrize("era", [WITH_HANDSHAKE, STATELESS])
@@ -134,7 +134,7 @@ async def test_structured_output_comes_with_its_text_and_its_meta(era: str) -> N
 @ERAS
 async def test_what_fails_in_a_tool_is_reported_to_the_model(era: str) -> None:
     async def fails(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
-        raise ToolFailure("No such city; try a larger one.")
+        raise ToolCallFailed("No such city; try a larger one.")
 
     catalog = FakeToolCatalog(tool("fails", fails), tool("weather", input_schema=CITY))
     async with shown(catalog, era) as client:
@@ -171,10 +171,10 @@ async def test_a_defect_is_not_reported_in_detail(era: str) -> None:
 async def test_progress_is_sent_to_clients_that_requested_it_and_always_grows(era: str) -> None:
     async def counts(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
         for progress in (
-            CallProgress("begun"),
-            CallProgress(done=5, total=10),
-            CallProgress("still", 5, 10),
-            CallProgress(done=10),
+            CallProgressUpdate("begun"),
+            CallProgressUpdate(done=5, total=10),
+            CallProgressUpdate("still", 5, 10),
+            CallProgressUpdate(done=10),
         ):
             tell(progress)
         return text_output("counted")
@@ -202,7 +202,7 @@ async def test_progress_is_sent_to_clients_that_requested_it_and_always_grows(er
 @ERAS
 async def test_progress_messages_are_log_messages_for_clients_that_requested_those(era: str) -> None:
     async def chats(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
-        tell(CallProgress("reading"))
+        tell(CallProgressUpdate("reading"))
         return text_output("read")
 
     received: list[tuple[str, str | None, Any]] = []

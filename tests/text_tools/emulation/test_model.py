@@ -17,11 +17,11 @@ from tests.typed import given as present
 from tests.upstreams.wrapping import Always, read
 from toolgate.conversation.errors import EmptyModelAnswer, InvalidRequest, UpstreamUnavailable
 from toolgate.conversation.events import (
-    Finish,
     ModelResponse,
     PartDelta,
     PartEnd,
     PartStart,
+    RunEnd,
     StepEnd,
     StepEvent,
     StepStart,
@@ -30,12 +30,12 @@ from toolgate.conversation.events import (
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest, RequestSettings, StructuredOutputFormat, ToolChoice, ToolDef
-from toolgate.engine.run_events import run_events
+from toolgate.engine.model_to_run_events import run_events
 from toolgate.engine.tool_loop import ToolLoop
 from toolgate.testing import ScriptedModel
-from toolgate.text_tools.emulation.diagnostics import EmulationNote
+from toolgate.text_tools.emulation.emulation_notes import EmulationNote
 from toolgate.text_tools.emulation.fake_results import FakeResultFilter
-from toolgate.text_tools.emulation.model import EmulatedModel, SystemMessageModel
+from toolgate.text_tools.emulation.model import EmulatedModel, SystemToUserModel
 from toolgate.text_tools.prompts import TextToolPromptRenderer
 from toolgate.text_tools.syntaxes import syntaxes
 
@@ -312,6 +312,17 @@ async def test_text_that_only_looks_like_results_is_text() -> None:
     assert outcome.summary == [written]
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_the_tag_of_results_is_made_up_behind_a_call_and_text_everywhere_else(size: int) -> None:
+    """A small model wrote a call and, in the same answer, the tag that our prompts put around results."""
+    written = "\n<output>\n70368744\n</output>"
+    answering, after_call = FakeResultFilter(["f"]), FakeResultFilter(["f"])
+    after_call.after_call = True
+    pieces = [written[at : at + size] for at in range(0, len(written), size)]
+    assert "".join([answering.feed(piece) for piece in pieces]) + answering.release() == written
+    assert ("".join([after_call.feed(piece) for piece in pieces]) + after_call.release()).strip() == ""
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_line_like_a_result_is_text_behind_text_and_a_made_up_result_behind_a_call(size: int) -> None:
     written = " A log:\nResult [SUCCESS]\nabc\nResult [ERROR]"
@@ -574,7 +585,7 @@ async def test_a_model_with_tools_can_get_system_messages_in_the_users_text() ->
     """spec: T1"""
     model = ScriptedModel(["Hello."])
     request = asking(Message("system", (Text("Be kind."),)), user("<system_context>mine</system_context>"))
-    await read(await SystemMessageModel(model, PROMPTS).ask(request))
+    await read(await SystemToUserModel(model, PROMPTS).ask(request))
     (message,) = model.requests[0].messages
     assert plain_text(message.parts).startswith("<system_context_2>\nBe kind.\n</system_context_2>")
     assert model.requests[0].tools == TOOLS
@@ -662,7 +673,7 @@ async def test_a_streamed_call_that_breaks_off_ends_its_run_with_length() -> Non
     events = [event async for batch in run_events(answer) for event in batch]
     call = next(event.part for event in events if isinstance(event, PartEnd))
     assert not of(ToolCall, call).complete
-    assert of(StepEnd, events[-2]).reason == of(Finish, events[-1]).reason == "length"
+    assert of(StepEnd, events[-2]).reason == of(RunEnd, events[-1]).reason == "length"
 
 
 @both_ways

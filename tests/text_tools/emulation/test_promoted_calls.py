@@ -12,7 +12,7 @@ from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Message, Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
 from toolgate.testing import ScriptedModel
-from toolgate.text_tools.emulation.diagnostics import EmulationNote
+from toolgate.text_tools.emulation.emulation_notes import EmulationNote
 from toolgate.text_tools.emulation.promoted_calls import PromotedCallsModel
 
 WEATHER = ToolDef("get_weather", None, {"type": "object", "properties": {"city": {"type": "string"}}})

@@ -19,7 +19,7 @@ from toolgate import lm
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.authoring.results import NO_OUTPUT, error_text, output_of
 from toolgate.tools.authoring.type_hints import HintSchema, TypeHintMismatch
-from toolgate.tools.tool import CallProgress, ToolCallInput, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallProgressUpdate, ServerToolDefinition, ToolCallInput, ToolOutput
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
 
@@ -61,14 +61,14 @@ def registry() -> Iterator[lm.Registry]:
         yield registry
 
 
-def spec_of(registry: lm.Registry, name: str) -> ToolSpec:
+def spec_of(registry: lm.Registry, name: str) -> ServerToolDefinition:
     tool = registry.find(name)
     assert tool is not None
     return tool.spec
 
 
 async def run(
-    registry: lm.Registry, name: str, tell: Callable[[CallProgress], None] = print, **arguments: Any
+    registry: lm.Registry, name: str, tell: Callable[[CallProgressUpdate], None] = print, **arguments: Any
 ) -> ToolOutput:
     tool = registry.find(name)
     assert tool is not None
@@ -143,7 +143,7 @@ def test_every_field_of_a_tool_can_be_set_in_the_decorator(registry: lm.Registry
     def search() -> None:
         """Ignored."""
 
-    assert spec_of(registry, "search-files") == ToolSpec(
+    assert spec_of(registry, "search-files") == ServerToolDefinition(
         name="search-files",
         source="python",
         description="Searches.",
@@ -466,10 +466,10 @@ async def test_a_class_form_tool_prepares_and_invokes(registry: lm.Registry) -> 
     assert tool.spec.input_schema["required"] == ["x"]
     prepared = await tool.prepare(ToolCallInput("call_1", {"x": 7}, '{"x": 7}'))
     assert (prepared.message, prepared.title, prepared.question) == ("Deleting", "Delete?", "Really delete 7?")
-    reports: list[CallProgress] = []
+    reports: list[CallProgressUpdate] = []
     output = await run(registry, "delete", reports.append, x=7)
     assert output.content == (Text("Point(x=7, y=1.0, tags=[]) for call_1"),)
-    assert reports == [CallProgress("deleting", 1, 2)]
+    assert reports == [CallProgressUpdate("deleting", 1, 2)]
     disposable.dispose()
     assert registry.find("delete") is None
 

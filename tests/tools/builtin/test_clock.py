@@ -13,7 +13,7 @@ from toolgate.tools.builtin import NAMES, BuiltinSource
 from toolgate.tools.builtin.calculator import CalculatorTool
 from toolgate.tools.builtin.clock import ClockTool
 from toolgate.tools.egress import GuardedHttp
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 NOON = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)
 CLOCK = ClockTool(lambda: NOON)
@@ -57,7 +57,7 @@ async def test_the_clock_returns_utc_without_a_zone() -> None:
     ],
 )
 async def test_an_unknown_zone_is_refused_with_similar_names(zone: str, hint: str) -> None:
-    with pytest.raises(ToolFailure, match=hint):
+    with pytest.raises(ToolCallFailed, match=hint):
         await run(CLOCK, timezone=zone)
 
 
@@ -117,7 +117,7 @@ async def test_the_calculator_is_exact_where_it_can_be_and_marks_approximations(
     ],
 )
 async def test_an_expression_that_cannot_be_evaluated_fails_with_a_message(expression: str, complaint: str) -> None:
-    with pytest.raises(ToolFailure, match=complaint):
+    with pytest.raises(ToolCallFailed, match=complaint):
         await run(CalculatorTool(), expression=expression)
 
 
@@ -142,7 +142,7 @@ async def test_an_expression_that_cannot_be_evaluated_fails_with_a_message(expre
 async def test_no_expression_takes_long(expression: str) -> None:
     """fault: T1"""
     began = time.process_time()
-    with suppress(ToolFailure):
+    with suppress(ToolCallFailed):
         await run(CalculatorTool(), expression=expression)
     assert time.process_time() - began < 0.5
 

@@ -13,7 +13,7 @@ from tests.tools.invoke import invocation_of, run, run_text
 from tests.upstreams.transport.faulty import on_both_loops
 from toolgate.tools.builtin.command import MAX_OUTPUT, CommandTool
 from toolgate.tools.builtin.granted_folders import GrantedFolders
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 PYTHON = sys.executable
 # Starts a child that would run for long, says its own and the child's number, and then does what the test wants.
@@ -55,13 +55,13 @@ async def test_a_program_reads_no_input_and_runs_in_a_granted_folder(tool: Comma
     assert await run_text(tool, command=["cat"]) == "[exit code 0]"
     assert await run_text(tool, command=["pwd"], cwd="sub") == f"{tmp_path}/sub\n[exit code 0]"
     for outside in ("..", "/", "missing"):
-        with pytest.raises(ToolFailure):
+        with pytest.raises(ToolCallFailed):
             await run(tool, command=["pwd"], cwd=outside)
 
 
 @pytest.mark.parametrize("command", [["no-such-program"], ["./missing"], ["a\0b"], [""], ["/"]])
 async def test_a_program_that_cannot_be_started_fails_with_a_message(tool: CommandTool, command: list[str]) -> None:
-    with pytest.raises(ToolFailure):
+    with pytest.raises(ToolCallFailed):
         await run(tool, command=command)
 
 

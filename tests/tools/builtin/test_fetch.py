@@ -11,8 +11,8 @@ from tests.upstreams.transport.faulty import Faulty, answering, whole
 from toolgate.tools.builtin.fetch import FetchTool
 from toolgate.tools.builtin.html_text import readable, tokens
 from toolgate.tools.egress import EgressRefused, EgressRequest, EgressResponse
-from toolgate.tools.egress.http_client import guarded_http
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.egress.pinned_transport import guarded_http
+from toolgate.tools.tool import ToolCallFailed
 
 PAGE = """<!doctype html><html><head><title>Cats &amp; dogs</title><style>p { color: red }</style></head><body>
 <nav><ul><li><a href=/home>Home</a></li><li><a href='https://other.example/y?z=1&amp;q=2'>An <b>other</b></a></li></ul></nav>
@@ -112,7 +112,7 @@ async def test_text_is_read_in_its_own_charset(content_type: str, body: bytes, t
 )
 async def test_what_is_no_text_is_refused_by_its_type(content_type: str, body: bytes) -> None:
     """fault: T3"""
-    with pytest.raises(ToolFailure, match="cannot be read as text"):
+    with pytest.raises(ToolCallFailed, match="cannot be read as text"):
         await fetched(body, content_type)
 
 
@@ -121,7 +121,7 @@ async def test_long_text_comes_in_portions_with_the_next_offset() -> None:
     first = await fetched(body, "text/plain", max_length=12)
     assert first == "012345678901\n\n[18 more characters: call fetch again with start_index=12]"
     assert await fetched(body, "text/plain", max_length=18, start_index=12) == "234567890123456789"
-    with pytest.raises(ToolFailure, match="has 30 characters"):
+    with pytest.raises(ToolCallFailed, match="has 30 characters"):
         await fetched(body, "text/plain", start_index=30)
 
 

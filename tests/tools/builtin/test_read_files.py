@@ -14,7 +14,7 @@ from toolgate.tools.builtin.granted_folders import GrantedFolders
 from toolgate.tools.builtin.read_files import MAX_TEXT, ListFilesTool, ReadFileTool
 from toolgate.tools.builtin.search_files import SearchFilesTool, fits
 from toolgate.tools.builtin.write_file import WriteFileTool
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
@@ -45,7 +45,7 @@ async def test_a_file_is_read_in_portions_of_lines(roots: GrantedFolders) -> Non
     assert await run_text(ReadFileTool(roots), path="notes.txt") == "one\ntwo\nthree\n"
     portion = await run_text(ReadFileTool(roots), path="notes.txt", offset=2, limit=1)
     assert portion == "two\n[more lines follow: call read_file again with offset=3]"
-    with pytest.raises(ToolFailure, match="fewer than 9 lines"):
+    with pytest.raises(ToolCallFailed, match="fewer than 9 lines"):
         await run(ReadFileTool(roots), path="notes.txt", offset=9)
 
 
@@ -84,7 +84,7 @@ async def test_a_picture_comes_as_media_and_other_binary_files_do_not_come(roots
     picture = output.content[1]
     assert isinstance(picture, Media)
     assert (picture.mime, b64decode(picture.data or "")) == ("image/png", PNG)
-    with pytest.raises(ToolFailure, match="binary"):
+    with pytest.raises(ToolCallFailed, match="binary"):
         await run(ReadFileTool(roots), path="a.out")
 
 
@@ -118,7 +118,7 @@ async def test_no_path_leads_out_of_the_root(roots: GrantedFolders, top: Path, p
         (SearchFilesTool(roots), {"path": path, "text": "canary"}),
         (WriteFileTool(roots), {"path": path, "content": "overwritten"}),
     ):
-        with pytest.raises(ToolFailure) as failure:
+        with pytest.raises(ToolCallFailed) as failure:
             assert "canary" not in text_of(await run(tool, **arguments))
         assert "canary" not in str(failure.value)
     assert (top.parent / "secret.txt").read_text() == "canary"
@@ -142,12 +142,12 @@ def test_a_link_swapped_in_after_the_check_is_not_followed(roots: GrantedFolders
     (top / "notes.txt").unlink()
     (top / "notes.txt").symlink_to(outside / "main.py")
     for place in (folder_swapped, file_swapped):
-        with pytest.raises(ToolFailure), roots.file(place):
+        with pytest.raises(ToolCallFailed), roots.file(place):
             pytest.fail("the link was followed")
     writing = WriteFileTool(roots)
-    with pytest.raises(ToolFailure):
+    with pytest.raises(ToolCallFailed):
         writing._replace(os.open(top, os.O_RDONLY), file_swapped, b"overwritten")
-    with pytest.raises(ToolFailure), roots.folder(folder_swapped, create=True):
+    with pytest.raises(ToolCallFailed), roots.folder(folder_swapped, create=True):
         pytest.fail("the link was followed")
     assert (outside / "main.py").read_text() == "canary"
 
@@ -166,7 +166,7 @@ def test_a_link_swapped_in_between_looking_and_opening_is_not_followed(
 
     place = roots.place("notes.txt")
     monkeypatch.setattr(os, "stat", look_then_swap)
-    with pytest.raises(ToolFailure, match="leads through a link"), roots.file(place):
+    with pytest.raises(ToolCallFailed, match="leads through a link"), roots.file(place):
         pytest.fail("the link was followed")
 
 
@@ -178,9 +178,9 @@ async def test_secrets_are_hidden_by_default(roots: GrantedFolders, top: Path, n
     (top / name).write_text("canary")
     (top / "innocent").symlink_to(top / name)
     for path in (name, "innocent"):
-        with pytest.raises(ToolFailure, match="not for tools"):
+        with pytest.raises(ToolCallFailed, match="not for tools"):
             await run(ReadFileTool(roots), path=path)
-        with pytest.raises(ToolFailure, match="not for tools"):
+        with pytest.raises(ToolCallFailed, match="not for tools"):
             await run(WriteFileTool(roots), path=path, content="x")
     assert "canary" not in await run_text(SearchFilesTool(roots), text="canary")
     assert Path(name).parts[0] not in await run_text(ListFilesTool(roots))
@@ -194,9 +194,9 @@ async def test_the_servers_own_files_are_out_of_reach_under_any_name(top: Path) 
     os.link(top / "toolgate.yaml", top / "harmless.txt")
     roots = GrantedFolders([top], [top / "toolgate.yaml", top / "toolgate.db", top / "tools"])
     for path in ("toolgate.yaml", "toolgate.db", "toolgate.db-wal", "tools/evil.py", "harmless.txt"):
-        with pytest.raises(ToolFailure, match="not for tools"):
+        with pytest.raises(ToolCallFailed, match="not for tools"):
             await run(WriteFileTool(roots), path=path, content="approvals: off")
-        with pytest.raises(ToolFailure):
+        with pytest.raises(ToolCallFailed):
             await run(ReadFileTool(roots), path=path)
     assert (top / "toolgate.yaml").read_text() == "canary: 1"
     assert os.listdir(top / "tools") == []
@@ -205,9 +205,9 @@ async def test_the_servers_own_files_are_out_of_reach_under_any_name(top: Path) 
 async def test_a_pipe_or_device_is_no_file(roots: GrantedFolders, top: Path) -> None:
     """fault: T1. Nobody ever opens the other end."""
     os.mkfifo(top / "pipe")
-    with pytest.raises(ToolFailure, match="not a plain file"):
+    with pytest.raises(ToolCallFailed, match="not a plain file"):
         await run(ReadFileTool(roots), path="pipe")
-    with pytest.raises(ToolFailure, match="not a plain file"):
+    with pytest.raises(ToolCallFailed, match="not a plain file"):
         await run(WriteFileTool(roots), path="pipe", content="x")
     assert "nothing" in await run_text(SearchFilesTool(roots), text="canary")
 
@@ -220,9 +220,9 @@ async def test_several_roots_are_distinguished_by_name(tmp_path: Path) -> None:
     assert await run_text(ListFilesTool(roots)) == "docs/\ndocs-2/"
     assert await run_text(ReadFileTool(roots), path="docs-2/x.txt") == "b"
     assert await run_text(SearchFilesTool(roots), pattern="*.txt") == "docs/x.txt\ndocs-2/x.txt"
-    with pytest.raises(ToolFailure, match="must begin with one of docs, docs-2"):
+    with pytest.raises(ToolCallFailed, match="must begin with one of docs, docs-2"):
         await run(ReadFileTool(roots), path="x.txt")
-    with pytest.raises(ToolFailure, match="outside"):
+    with pytest.raises(ToolCallFailed, match="outside"):
         await run(ReadFileTool(roots), path="docs/../../../c")
 
 
@@ -294,7 +294,7 @@ async def test_a_write_that_fails_leaves_everything_as_it_was(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(ToolFailure, match="the disk is full"):
+    with pytest.raises(ToolCallFailed, match="the disk is full"):
         await run(WriteFileTool(roots), path="notes.txt", content="new")
     assert (top / "notes.txt").read_text() == "one\ntwo\nthree\n"
     assert sorted(os.listdir(top)) == ["notes.txt", "src"]
@@ -309,7 +309,7 @@ async def test_a_person_sees_path_size_and_change_before_a_file_is_written(roots
     fresh = await tool.prepare(invocation_of(tool, path="./src/../new.txt", content="hello"))
     assert (fresh.title, fresh.question) == ("Create new.txt?", "5 bytes\nhello")
     assert not (top / "new.txt").exists()
-    with pytest.raises(ToolFailure, match="outside"):
+    with pytest.raises(ToolCallFailed, match="outside"):
         await tool.prepare(invocation_of(tool, path="../secret.txt", content="x"))
-    with pytest.raises(ToolFailure, match="folder"):
+    with pytest.raises(ToolCallFailed, match="folder"):
         await tool.prepare(invocation_of(tool, path="src", content="x"))

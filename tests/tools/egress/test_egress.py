@@ -15,10 +15,15 @@ from toolgate.tools.egress import (
     EgressRequest,
     EgressResponse,
     GuardedHttp,
-    HttpHop,
+    HttpHopLogEntry,
 )
-from toolgate.tools.egress.http_client import DirectHttpCarrier, GuardedStreamClient, guarded_http, guarded_streams
-from toolgate.tools.egress.url import EgressTarget, read_url
+from toolgate.tools.egress.pinned_transport import (
+    GuardedStreamClient,
+    PinnedHttpTransport,
+    guarded_http,
+    guarded_streams,
+)
+from toolgate.tools.egress.url import ParsedEgressUrl, read_url
 
 LOOPBACK = ("127.0.0.1",)
 
@@ -42,15 +47,15 @@ class Sink:
     """A carrier that must not be reached; it keeps what reached it."""
 
     def __init__(self) -> None:
-        self.reached: list[tuple[EgressTarget, tuple[str, ...]]] = []
+        self.reached: list[tuple[ParsedEgressUrl, tuple[str, ...]]] = []
 
-    async def carry(self, target: EgressTarget, addresses: Sequence[str], request: EgressRequest) -> EgressResponse:
+    async def carry(self, target: ParsedEgressUrl, addresses: Sequence[str], request: EgressRequest) -> EgressResponse:
         self.reached.append((target, tuple(addresses)))
         return EgressResponse(target.url, 200, {}, b"reached")
 
 
 def http(names: Names | None = None, allow: Sequence[str] = LOOPBACK, budget: EgressQuota | None = None) -> GuardedHttp:
-    return GuardedHttp(DirectHttpCarrier(), EgressPolicy(names or Names(), allow), budget or EgressQuota())
+    return GuardedHttp(PinnedHttpTransport(), EgressPolicy(names or Names(), allow), budget or EgressQuota())
 
 
 FORBIDDEN = [
@@ -209,7 +214,7 @@ async def test_tls_names_and_verifies_the_host_of_the_url_not_the_address() -> N
     """fault: S4"""
     authority = trustme.CA()
     async with Faulty(answering(whole(b"hello")), tls=server_tls(authority, "tool.invalid")) as server:
-        carrier = DirectHttpCarrier(client_tls(authority))
+        carrier = PinnedHttpTransport(client_tls(authority))
         names = Names(tool_invalid=[["127.0.0.1"]], other_invalid=[["127.0.0.1"]])
         guard = GuardedHttp(carrier, EgressPolicy(names, LOOPBACK), EgressQuota())
         assert (await guard.send(EgressRequest(f"https://tool.invalid:{server.port}/"))).body == b"hello"
@@ -458,7 +463,7 @@ async def test_an_account_may_send_so_many_bytes_in_url_headers_and_body_togethe
 
 async def test_every_hop_is_reported() -> None:
     """fault: S6"""
-    emitted: list[HttpHop] = []
+    emitted: list[HttpHopLogEntry] = []
     async with Faulty(answering(redirect("/on"), whole(b""))) as server:
         await guarded_http(LOOPBACK, on_hop=emitted.append).send(EgressRequest(server.url, account="run"))
     assert [(hop.account, hop.host, hop.port, hop.status) for hop in emitted] == [
@@ -488,7 +493,7 @@ async def test_a_stream_is_read_as_it_arrives_over_the_checked_address() -> None
 
     async with Faulty(script) as server:
         names = Names(tool_invalid=[["127.0.0.1"], ["10.0.0.1"]])
-        streams = GuardedStreamClient(DirectHttpCarrier(), EgressPolicy(names, LOOPBACK))
+        streams = GuardedStreamClient(PinnedHttpTransport(), EgressPolicy(names, LOOPBACK))
         reply = await streams.send("POST", f"http://tool.invalid:{server.port}/", {"X": "y"}, b"{}")
         assert await anext(aiter(reply)) == b"one"
         more.set()

@@ -1,5 +1,6 @@
 """A run of server tools ends when the budget or the tokens of its key are used up, whatever rounds are left (spec: E5)."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from toolgate.config import Secret
 from toolgate.config.settings import KeyBudgetSettings, KeySettings, PriceSettings
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Text
+from toolgate.runs.scheduler import RunAttempt
+from toolgate.storage.database import CommitUncertain
+from toolgate.storage.responses import ResponseStore
 
 ROUNDS = 30
 USED_UP = "the budget of this key is used up"
@@ -56,6 +60,42 @@ async def test_a_background_response_does_so_too(tmp_path: Path) -> None:
         assert len(oracle.runs) == 4
         # Asked last: a run whose node was held up takes a step again, and has then made one request more.
         assert USED_UP in results(played.requests[-1])[-1]
+
+
+@pytest.mark.parametrize("how", ["cancel", "release", "lose", "uncertain"])
+async def test_a_response_is_charged_when_nobody_hears_that_its_end_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its cost stayed reserved for a quarter of an hour, or until the next start, and was then lost."""
+    attempts: list[RunAttempt] = []
+    save, init = ResponseStore.save, RunAttempt.__init__
+
+    async def save_and_interrupt(store: ResponseStore, response: Any, *also: Any) -> None:
+        await save(store, response, *also)
+        if response.body["status"] == "completed":
+            if how == "uncertain":
+                raise CommitUncertain
+            getattr(attempts[0], how)()
+            await asyncio.sleep(0)  # the interruption arrives here
+
+    def note(attempt: RunAttempt, *values: Any) -> None:
+        init(attempt, *values)
+        attempts.append(attempt)
+
+    monkeypatch.setattr(ResponseStore, "save", save_and_interrupt)
+    monkeypatch.setattr(RunAttempt, "__init__", note)
+    oracle, price = Oracle(tmp_path / "runs"), PriceSettings(input=1_000_000)
+    async with at_work(oracle, keys=keys(1), of_models={"price": price}) as work:
+        work.play(ModelResponse((Text("Dear."),), "stop", Usage(1)))
+        made = await work.ask("openai_responses", key="ann-key", background=True, store=True)
+        assert made.status == 200
+        while not attempts:  # noqa: ASYNC110 - it begins in a task of the server
+            await asyncio.sleep(0.01)
+        await attempts[0].over.wait()
+        refused = await work.ask(key="ann-key")
+        assert refused.json["error"]["code"] == "insufficient_quota"
+        found = await work.get(f"/v1/responses/{made.json['id']}", key="ann-key")
+        assert found.json["status"] == "completed"
 
 
 @pytest.mark.parametrize("background", [False, True], ids=["foreground", "background"])

@@ -46,7 +46,7 @@ from toolgate.config.settings import (
 )
 from toolgate.conversation.message import Media, Text, ToolResult
 from toolgate.testing import FakeTool
-from toolgate.tools.tool import CallProgress, ToolCallInput, ToolOutput
+from toolgate.tools.tool import CallProgressUpdate, ToolCallInput, ToolOutput
 
 DIALECTS = pytest.mark.parametrize("client", CLIENTS)
 STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -318,7 +318,7 @@ class Chatty(FakeTool):
 
     async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         for number in range(50_000):
-            invocation.report(CallProgress(f"{CANARY} {number}"))
+            invocation.report(CallProgressUpdate(f"{CANARY} {number}"))
         return await super().invoke(invocation)
 
 

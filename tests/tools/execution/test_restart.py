@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.api.http_client import PATHS, HttpConnection, ask, body
 from tests.stage import Player, upstream_config
 from tests.tools.execution.toolwork import AUTO, call, output, results, soon
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.engine.tool_loop import INTERRUPTED_CALL
 from toolgate.http.listener import listening
 from toolgate.testing import ScriptedModel

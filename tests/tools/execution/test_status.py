@@ -10,7 +10,7 @@ import pytest
 from tests.stage import Stage, on_stage
 from toolgate.conversation.message import Media, Text, ToolCall
 from toolgate.testing import FakeSource, FakeTool
-from toolgate.tools.tool import CallProgress, ToolCallInput, ToolOutput
+from toolgate.tools.tool import CallProgressUpdate, ToolCallInput, ToolOutput
 
 TIME = ToolCall("call_time_000000000000000001", "get_time", '{"zone":"UTC"}')
 ASK: Any = [{"role": "user", "content": "Time?"}]
@@ -28,7 +28,7 @@ class PaintingTool(FakeTool):
     """A tool that reports its progress and returns a picture."""
 
     async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
-        invocation.report(CallProgress("halfway", 1, 2))
+        invocation.report(CallProgressUpdate("halfway", 1, 2))
         return ToolOutput((Text("painted"), Media("image", "image/png", "iVBORw0K")))
 
 

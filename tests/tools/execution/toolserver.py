@@ -20,13 +20,13 @@ from toolgate.http.application import Application
 from toolgate.http.listener import listening
 from toolgate.http.origins import OriginPolicy
 from toolgate.storage.database import Database
-from toolgate.storage.registrations import RegistrationStore
-from toolgate.telemetry.logs import Logger
+from toolgate.storage.registrations import RegisteredSourceStore
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import Telemetry
 from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.sources.registered import RegisteredToolSource, ToolRegistration
-from toolgate.tools.tool import OnChange, ToolSource, ToolSpec
+from toolgate.tools.tool import OnChange, ServerToolDefinition, ToolSource
 
 KEYS = (
     KeySettings(name="root", key=Secret("root-key"), scopes=("tools", "admin")),
@@ -81,9 +81,9 @@ def make(registration: ToolRegistration) -> ToolSource:
         return WaryMcp(registration.name)
     if "unwilling" in registration.url:
         return Unwilling("api")
-    names = set(ToolSpec.__struct_fields__) & set(ToolRegistration.__struct_fields__)
+    names = set(ServerToolDefinition.__struct_fields__) & set(ToolRegistration.__struct_fields__)
     output = {name: getattr(registration, name) for name in names}
-    return FakeSource("api", [FakeTool(ToolSpec(source="api", **output))])
+    return FakeSource("api", [FakeTool(ServerToolDefinition(source="api", **output))])
 
 
 class ToolServer(Struct, frozen=True):
@@ -117,7 +117,7 @@ async def tool_server(*tools: FakeTool, path: Path | None = None) -> AsyncIterat
     """Serve the endpoints, and nothing else."""
     database = Database(path)
     registered, configured = (
-        RegisteredToolSource(RegistrationStore(database), make),
+        RegisteredToolSource(RegisteredSourceStore(database), make),
         FakeSource("python", tools or TOOLS),
     )
     registry = ToolRegistry([configured, FakeSource("mcp/wiki"), registered], quiet_seconds=0)

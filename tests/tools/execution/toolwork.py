@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from tests.api.http_client import PATHS, HttpConnection, HttpResponse, ask, body
 from tests.child_processes import living_children
 from tests.stage import Player, gateway_config, upstream_config
-from toolgate.api.responses.conversation_locks import ActiveConversations
-from toolgate.app.asgi_app import Toolgate
+from toolgate.api.responses.conversation_locks import ProcessConversationLocks
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config.settings import ApprovalSettings, LogSettings, ServerToolSettings
 from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ModelRequest
@@ -30,7 +30,7 @@ from toolgate.mcp.client import source as mcp_source
 from toolgate.mcp.client.session import ClientSession
 from toolgate.mcp.client.stdio import StdioTransport
 from toolgate.testing import Entry, FakeTool, ScriptedModel
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolOutput, ToolSource, ToolSpec
+from toolgate.tools.tool import Annotations, CallPreview, ServerToolDefinition, ToolCallInput, ToolOutput, ToolSource
 
 AUTO: Mapping[str, Any] = {"tool_execution": "auto", "use_server_tools": True}
 HARMFUL = Annotations()
@@ -55,7 +55,7 @@ class Oracle:
         **spec: Any,
     ) -> None:
         emitted: dict[str, Any] = {"description": f"The tool {name}.", "source": "python", "input_schema": TEXT}
-        self.spec = ToolSpec(name=name, **{**emitted, "annotations": HARMFUL, **spec})
+        self.spec = ServerToolDefinition(name=name, **{**emitted, "annotations": HARMFUL, **spec})
         self.began = asyncio.Event()
         self.cancelled = 0
         self._path = path
@@ -218,7 +218,7 @@ _BACKGROUND = {
         mcp_source.McpSource._keep_listed,
         StdioTransport._watch,
         ClientSession.listen,
-        ActiveConversations._renew,
+        ProcessConversationLocks._renew,
     )
 }
 

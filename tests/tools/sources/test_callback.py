@@ -10,11 +10,13 @@ from tests.tools.invoke import invocation_of, run, run_text
 from tests.upstreams.transport.faulty import Faulty, Peer, answering, whole
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.egress import EgressNoResponse, EgressRefused
-from toolgate.tools.egress.http_client import guarded_http
+from toolgate.tools.egress.pinned_transport import guarded_http
 from toolgate.tools.sources.callback import CallbackTool, signature
-from toolgate.tools.tool import ToolSpec
+from toolgate.tools.tool import ServerToolDefinition
 
-SPEC = ToolSpec(name="weather", description="Tells the weather.", source="api", input_schema={"type": "object"})
+SPEC = ServerToolDefinition(
+    name="weather", description="Tells the weather.", source="api", input_schema={"type": "object"}
+)
 JSON = "content-type: application/json"
 
 

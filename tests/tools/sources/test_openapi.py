@@ -14,12 +14,12 @@ import pytest
 from tests.tools.invoke import invocation_of, run, run_text
 from tests.upstreams.transport.faulty import Faulty, answering, whole
 from toolgate.conversation.message import Media
-from toolgate.tools.egress.http_client import guarded_http
-from toolgate.tools.schema_check import ToolSchemaLinter
+from toolgate.tools.egress.pinned_transport import guarded_http
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.sources.openapi import OpenApiSource
 from toolgate.tools.sources.openapi.bounded_yaml import OpenApiDocumentError, read_document
 from toolgate.tools.sources.openapi.source import MAX_OPERATIONS
-from toolgate.tools.tool import Annotations, Tool, ToolFailure
+from toolgate.tools.tool import Annotations, Tool, ToolCallFailed
 
 SHOP = """
 openapi: 3.0.3
@@ -164,7 +164,7 @@ async def test_keywords_of_version_3_0_are_translated_and_recursion_stays_a_refe
     assert nested["$defs"]["Item"]["properties"]["parts"] == {"type": "array", "items": {"$ref": "#/$defs/Item"}}
     assert nested["required"] == ["id", "body"]
     for tool in source.tools:
-        assert ToolSchemaLinter().problem(tool.spec.input_schema) is None
+        assert ToolSchemaValidator().problem(tool.spec.input_schema) is None
 
 
 async def test_a_call_is_sent_as_the_document_describes(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_a_call_is_sent_as_the_document_describes(tmp_path: Path) -> None:
 async def test_no_value_climbs_out_of_its_place_in_the_path(tmp_path: Path, value: str) -> None:
     async with Faulty(answering(whole(b"reached"))) as server:
         source = await source_of(tmp_path, SHOP, f"http://{server.name}/v1")
-        with pytest.raises(ToolFailure):
+        with pytest.raises(ToolCallFailed):
             await run(tool_in(source, "shop_getItem"), id=value)
     assert server.requests == []
 
@@ -295,7 +295,7 @@ async def test_a_redirect_takes_no_credential_along(tmp_path: Path) -> None:
             source = OpenApiSource("api", str(path), http, base_url=server.url, headers={"X-Key": "canary"})
             await source.open(lambda: None)
             assert await run_text(tool_in(source, "api_get_x")) == "there"
-            with pytest.raises(ToolFailure, match="not repeated"):
+            with pytest.raises(ToolCallFailed, match="not repeated"):
                 await run(tool_in(source, "api_post_x"))
     assert server.requests[0].headers["x-key"] == "canary"
     assert "canary" not in str(other.requests)
@@ -566,10 +566,10 @@ def test_no_value_in_the_wrong_place_breaks_the_reader() -> None:
             raw = msgspec.json.encode(replaced(shop, way, value))
             try:
                 _, tools, _ = source.parse(raw)
-            except (OpenApiDocumentError, ToolFailure):
+            except (OpenApiDocumentError, ToolCallFailed):
                 continue
             for tool in tools:
-                assert ToolSchemaLinter().problem(tool.spec.input_schema) is None, (way, value)
+                assert ToolSchemaValidator().problem(tool.spec.input_schema) is None, (way, value)
 
 
 @pytest.mark.parametrize(

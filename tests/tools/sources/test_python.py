@@ -15,7 +15,7 @@ import pytest
 from tests.child_processes import living_children
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.sources.python import PythonSource
-from toolgate.tools.tool import CallPreview, CallProgress, Tool, ToolCallInput, ToolFailure, ToolSource
+from toolgate.tools.tool import CallPreview, CallProgressUpdate, Tool, ToolCallFailed, ToolCallInput, ToolSource
 from toolgate.tools.workers.process import WorkerLimits
 
 ADD = '''
@@ -63,7 +63,9 @@ def tool_of(source: ToolSource, name: str) -> Tool:
     return next(tool for tool in source.tools if tool.spec.name == name)
 
 
-async def run(source: ToolSource, tool: str, tell: Callable[[CallProgress], None] = print, /, **arguments: Any) -> Any:
+async def run(
+    source: ToolSource, tool: str, tell: Callable[[CallProgressUpdate], None] = print, /, **arguments: Any
+) -> Any:
     text = msgspec.json.encode(arguments).decode()
     output = await tool_of(source, tool).invoke(ToolCallInput("call_1", arguments, text, key="k1", report=tell))
     return (
@@ -126,9 +128,9 @@ async def test_the_files_and_packages_of_a_folder_bring_tools(folder: Folder) ->
     assert (names(source), source.name, changes) == (["add", "greet", "twice"], "python", [True])
     assert await run(source, "add", a=1, b=2) == 3
     assert await run(source, "twice", n=4) == 8
-    reports: list[CallProgress] = []
+    reports: list[CallProgressUpdate] = []
     assert await run(source, "greet", reports.append, name="Ann") == "Hello Ann! (k1)"
-    assert reports == [CallProgress("greeting", 1, 1)]
+    assert reports == [CallProgressUpdate("greeting", 1, 1)]
     asked = await tool_of(source, "greet").prepare(ToolCallInput("c", {"name": "Ann"}, ""))
     assert asked == CallPreview("Greeting", "Greet?", "Greet Ann?")
     assert await tool_of(source, "add").prepare(ToolCallInput("c", {}, "")) == CallPreview()
@@ -336,10 +338,10 @@ async def test_failures_carry_the_message_and_nothing_else(folder: Folder) -> No
         ''',
     )
     source = await folder.open()
-    with pytest.raises(ToolFailure) as failure:
+    with pytest.raises(ToolCallFailed) as failure:
         await run(source, "fail", how="Atlantis")
     assert str(failure.value) == "LookupError: no city Atlantis"
-    with pytest.raises(ToolFailure) as failure:
+    with pytest.raises(ToolCallFailed) as failure:
         await run(source, "fail", how="kind")
     assert str(failure.value) == "Try Paris."
 
@@ -381,18 +383,18 @@ async def test_the_examples_work(folder: Folder, monkeypatch: pytest.MonkeyPatch
     assert names(source) == ["draw_bars", "roll_dice", "toss_coin", "write_note", "list_notes", "delete_note"]
     assert 3 <= (await run(source, "roll_dice", count=3))["total"] <= 18
     assert await run(source, "toss_coin") in ("heads", "tails")
-    reports: list[CallProgress] = []
+    reports: list[CallProgressUpdate] = []
     chart = ToolCallInput("c", {"values": [1, 2, 3]}, "", report=reports.append)
     (picture,) = (await tool_of(source, "draw_bars").invoke(chart)).content
     assert isinstance(picture, Media)
     assert picture.mime == "image/png"
-    assert reports[0] == CallProgress("Drawing", 0, 120)
+    assert reports[0] == CallProgressUpdate("Drawing", 0, 120)
     await run(source, "write_note", title="to do", text="everything")
     assert await run(source, "list_notes") == ["to do"]
     asked = await tool_of(source, "delete_note").prepare(ToolCallInput("c", {"title": "to do"}, ""))
     assert asked.question == "Delete the note “to do” for good?"
     assert await run(source, "delete_note", title="to do") == "Deleted to do."
-    with pytest.raises(ToolFailure, match="A title has letters"):
+    with pytest.raises(ToolCallFailed, match="A title has letters"):
         await run(source, "delete_note", title="../x")
 
 

@@ -14,10 +14,10 @@ import pytest
 from tests.child_processes import living_children
 from tests.tools.execution.steps import measured_steps
 from toolgate.conversation.message import Text
+from toolgate.tools.authoring.language_model_types import ToolInvocationToken
 from toolgate.tools.authoring.loading import ToolImportTarget
-from toolgate.tools.authoring.result_parts import ToolInvocationToken
 from toolgate.tools.authoring.results import NO_OUTPUT
-from toolgate.tools.tool import CallProgress, ReportProgress, ToolFailure, ToolOutput, ignore_progress
+from toolgate.tools.tool import CallProgressUpdate, ReportProgress, ToolCallFailed, ToolOutput, ignore_progress
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.pool import ToolWorkerPool
 from toolgate.tools.workers.process import WorkerLimits, WorkerOutputTail, environment
@@ -180,7 +180,7 @@ class Workers:
             case frames.ToolWorkerResultFrame():
                 return frames.decode_output(answer)
             case frames.ToolWorkerErrorFrame(message):
-                raise ToolFailure(message)
+                raise ToolCallFailed(message)
         raise AssertionError(answer)
 
     async def begin(self, tool: str, /, **arguments: Any) -> "asyncio.Task[ToolOutput]":
@@ -238,7 +238,7 @@ async def test_a_call_is_answered_by_a_process_that_is_kept(workers: Workers) ->
 async def test_a_crash_fails_only_its_own_call(workers: Workers, how: str, message: str) -> None:
     """fault: T2"""
     sibling = await workers.begin("polite")
-    with pytest.raises(ToolFailure) as failure:
+    with pytest.raises(ToolCallFailed) as failure:
         await workers.call("crash", how=how)
     assert str(failure.value).startswith(message)
     assert not sibling.done()
@@ -266,7 +266,7 @@ async def test_a_call_that_hangs_is_killed_when_it_is_cancelled(workers: Workers
 async def test_a_call_has_so_much_processor_time_and_no_more(place: ToolImportTarget) -> None:
     """fault: T1, where nobody is left to cancel it"""
     workers = Workers(place, WorkerLimits(cpu=0))
-    with pytest.raises(ToolFailure, match=r"SIGXCPU\. It used more processor time"):
+    with pytest.raises(ToolCallFailed, match=r"SIGXCPU\. It used more processor time"):
         await workers.call("hang", how="regex")
     await workers.pool.aclose()
 
@@ -300,7 +300,7 @@ async def test_closing_ends_running_calls_and_waiting_ones(place: ToolImportTarg
     await asyncio.sleep(0)
     await workers.pool.aclose()
     for call in (running, waiting):
-        with pytest.raises(ToolFailure):
+        with pytest.raises(ToolCallFailed):
             await call
     assert living_children() == []
 
@@ -308,7 +308,7 @@ async def test_closing_ends_running_calls_and_waiting_ones(place: ToolImportTarg
 SERVER = """
 import asyncio, sys
 from toolgate.tools.authoring.loading import ToolImportTarget
-from toolgate.tools.authoring.result_parts import ToolInvocationToken
+from toolgate.tools.authoring.language_model_types import ToolInvocationToken
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.pool import ToolWorkerPool
 
@@ -379,9 +379,9 @@ async def test_long_output_is_cut_and_odd_output_fails_with_a_message(workers: W
     assert long.text.endswith("x\n[cut here: the tool returned 67,108,864 characters]")
     assert len(long.text) < 5 << 20
     for what in ("cycle", "deep"):
-        with pytest.raises(ToolFailure, match="nested too deeply"):
+        with pytest.raises(ToolCallFailed, match="nested too deeply"):
             await workers.call("give", what=what)
-    with pytest.raises(ToolFailure, match="too much output"):
+    with pytest.raises(ToolCallFailed, match="too much output"):
         await workers.call("give", what="escapes")
     (picture,) = (await workers.call("give", what="picture")).content
     assert not isinstance(picture, Text)
@@ -389,7 +389,7 @@ async def test_long_output_is_cut_and_odd_output_fails_with_a_message(workers: W
 
 
 async def test_a_response_of_very_many_values_is_not_decoded(workers: Workers) -> None:
-    with pytest.raises(ToolFailure, match="more than 150,000 values"):
+    with pytest.raises(ToolCallFailed, match="more than 150,000 values"):
         await workers.call("forge", size=1_000_000, filler="[],", most=1_000_000)
     assert (await workers.call("add", a=1)).structured == 2
 
@@ -403,16 +403,16 @@ async def test_what_a_tool_prints_goes_to_the_log_and_never_into_its_answer(work
 
 @pytest.mark.parametrize(("size", "message"), [(40, "malformed response"), (1 << 31, "more than 8,388,608 bytes")])
 async def test_a_worker_that_breaks_the_protocol_is_ended(workers: Workers, size: int, message: str) -> None:
-    with pytest.raises(ToolFailure, match=message):
+    with pytest.raises(ToolCallFailed, match=message):
         await workers.call("forge", size=size)
     assert (await workers.call("add", a=1)).structured == 2
 
 
 async def test_progress_crosses_the_border_but_a_flood_of_it_does_not(workers: Workers) -> None:
-    reports: list[CallProgress] = []
+    reports: list[CallProgressUpdate] = []
     output = await workers.call("chatter", reports.append)
     assert output.content == (Text("said it all"),)
-    assert reports[0] == CallProgress("y" * 1000, 0, 20_000)
+    assert reports[0] == CallProgressUpdate("y" * 1000, 0, 20_000)
     assert 10 < len(reports) < 1000
 
 
@@ -484,7 +484,7 @@ async def test_a_call_that_finds_all_workers_busy_fails_in_time(place: ToolImpor
     """fault: L2"""
     workers, watch = Workers(place, WorkerLimits(workers=1, queue_seconds=0.05)), Watch()
     first = await workers.begin("hang", how="sleep")
-    with pytest.raises(ToolFailure, match="busy; nothing was run"):
+    with pytest.raises(ToolCallFailed, match="busy; nothing was run"):
         await workers.pool.request(frames.ToolWorkerInvokeFrame(place, "pid", {}, ToolInvocationToken()), clock=watch)
     assert watch.said == ["stop"]
     await workers.pool.aclose()

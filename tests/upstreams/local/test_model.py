@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.upstreams.local.scripted import user
-from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer, Overloaded, UpstreamUnavailable
+from toolgate.conversation.errors import GatewayOverloaded, InvalidRequest, InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import ModelResponse, PartDelta, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.message import Text, ToolCall
@@ -147,7 +147,7 @@ async def test_one_is_answered_while_the_others_wait_and_too_many_are_sent_away(
         waiting = asyncio.create_task(model.ask(request("Hi")))
         await settled()
         assert model.state.waiting == 1
-        with pytest.raises(Overloaded, match="the queue is full"):
+        with pytest.raises(GatewayOverloaded, match="the queue is full"):
             await model.ask(request("Hi"))
         await busy.aclose()
         assert (await whole(await waiting)).parts
@@ -269,7 +269,7 @@ async def test_while_weights_are_fetched_a_request_waits_and_then_gets_the_progr
     watched, slow = Watched(), Slow(lambda: smallest)
     model = LocalModel(options("smollm2-135m", folder=tmp_path, wait=0.3), watched, slow)
     try:
-        with pytest.raises(Overloaded, match="50 % of the weights of smollm2-135m") as refused:
+        with pytest.raises(GatewayOverloaded, match="50 % of the weights of smollm2-135m") as refused:
             await model.ask(request("Hi"))
         assert (refused.value.status, refused.value.code) == (503, "model_loading")
         assert refused.value.retry_after

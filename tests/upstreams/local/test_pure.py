@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.upstreams.local import grammar, stage_prompts
-from toolgate.upstreams.local.queue import RequestQueue
+from toolgate.upstreams.local.queue import EngineTurnQueue
 from toolgate.upstreams.local.stop_texts import StopTextFilter
 
 
@@ -76,13 +76,13 @@ def test_long_texts_keep_their_beginning_and_their_end() -> None:
 
 
 async def test_one_is_answered_at_a_time_in_the_order_in_which_they_came() -> None:
-    line, order = RequestQueue(5, 10), []
+    line, order = EngineTurnQueue(5, 10), []
     first = await line.acquire()
 
     async def come(name: str) -> None:
-        ticket = await line.acquire()
+        turn = await line.acquire()
         order.append(name)
-        ticket.release()
+        turn.release()
 
     async with asyncio.TaskGroup() as group:
         for name in "abc":
@@ -95,31 +95,31 @@ async def test_one_is_answered_at_a_time_in_the_order_in_which_they_came() -> No
 
 
 async def test_a_full_queue_refuses_requests_with_its_length() -> None:
-    line = RequestQueue(1, 10)
-    ticket = await line.acquire()
+    line = EngineTurnQueue(1, 10)
+    turn = await line.acquire()
     waiting = asyncio.create_task(line.acquire())
     await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match="1 requests wait already"):
+    with pytest.raises(GatewayOverloaded, match="1 requests wait already"):
         await line.acquire()
-    ticket.release()
+    turn.release()
     (await waiting).release()
 
 
 async def test_a_request_that_waits_too_long_is_refused_with_its_position() -> None:
-    line = RequestQueue(5, 0.01)
-    ticket = await line.acquire()
-    with pytest.raises(Overloaded, match="1 requests were still before this one") as sent_away:
+    line = EngineTurnQueue(5, 0.01)
+    turn = await line.acquire()
+    with pytest.raises(GatewayOverloaded, match="1 requests were still before this one") as sent_away:
         await line.acquire()
     assert (sent_away.value.status, line.waiting) == (503, 0)
-    ticket.release()
+    turn.release()
 
 
 async def test_a_request_cancelled_at_its_turn_lets_the_next_one_in() -> None:
-    line = RequestQueue(5, 10)
-    ticket = await line.acquire()
+    line = EngineTurnQueue(5, 10)
+    turn = await line.acquire()
     leaving, staying = asyncio.create_task(line.acquire()), asyncio.create_task(line.acquire())
     await asyncio.sleep(0)
-    ticket.release()
+    turn.release()
     leaving.cancel()
     (await staying).release()
     with pytest.raises(asyncio.CancelledError):

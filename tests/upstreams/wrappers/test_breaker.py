@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.typed import given, of
 from tests.upstreams.wrapping import REQUEST, Always, Clock, Desk, RelayableAnswer, down, read, relayable, settle
 from toolgate.conversation.errors import (
+    GatewayOverloaded,
     InvalidUpstreamAnswer,
-    Overloaded,
     UpstreamRejected,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -76,7 +76,7 @@ async def test_every_fault_of_the_upstream_counts(fault: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [UpstreamRejected("bad request"), Overloaded("our own limit"), ValueError("our own bug")]
+    "fault", [UpstreamRejected("bad request"), GatewayOverloaded("our own limit"), ValueError("our own bug")]
 )
 async def test_what_is_not_the_upstreams_fault_does_not_count(fault: Exception) -> None:
     breaker = CircuitBreaker(Always(fault), failures=2, clock=Clock())
@@ -213,7 +213,7 @@ async def test_a_probe_that_is_refused_shows_that_the_upstream_is_well() -> None
     await read(await breaker.ask(REQUEST))
 
 
-@pytest.mark.parametrize("fault", [Overloaded("our own limit"), ValueError("our own bug")])
+@pytest.mark.parametrize("fault", [GatewayOverloaded("our own limit"), ValueError("our own bug")])
 async def test_a_probe_that_proves_nothing_leaves_its_place_to_the_next(fault: Exception) -> None:
     clock = Clock()
     breaker, model = await opened([fault, "fine"], clock)
@@ -290,7 +290,7 @@ class TheCircuitGuardsAndRecovers(RuleBasedStateMachine):
     def begin(self, data: st.DataObject, outcome: str) -> None:
         was_ready = self.breaker.ready
         place = data.draw(st.sampled_from(self.desk.pending))
-        faults = {"down": down(), "rejected": UpstreamRejected("bad"), "full": Overloaded("full")}
+        faults = {"down": down(), "rejected": UpstreamRejected("bad"), "full": GatewayOverloaded("full")}
         if outcome in faults:
             place.set_exception(faults[outcome])
         else:

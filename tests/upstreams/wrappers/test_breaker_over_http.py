@@ -9,7 +9,7 @@ from tests.api.http_client import PATHS, HttpResponse, ask, body
 from tests.app.test_faults import GOOD_WHOLE, gateway
 from tests.stage import MEMORY
 from tests.upstreams.transport.faulty import Script, answering, whole
-from toolgate.app.asgi_app import Toolgate
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import Config, ModelConfig, TargetConfig, UpstreamConfig
 from toolgate.config.settings import BreakerSettings, ServerSettings
 from toolgate.http.listener import listening

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.upstreams.wrapping import REQUEST, Always, Desk, RelayableAnswer, down, read, relayable, settle
-from toolgate.conversation.errors import InvalidUpstreamAnswer, Overloaded, UpstreamUnavailable
+from toolgate.conversation.errors import GatewayOverloaded, InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import StepEnd, StepStart
 from toolgate.conversation.message import Text
 from toolgate.engine.ports import ModelStream
@@ -19,7 +19,7 @@ from toolgate.upstreams.wrappers import ConcurrencyLimitedModel
 async def test_a_slot_is_held_until_the_answer_is_read_to_its_end() -> None:
     limited = ConcurrencyLimitedModel(ScriptedModel(["one", "two"]), concurrent=1)
     answer = await limited.ask(REQUEST)
-    with pytest.raises(Overloaded):
+    with pytest.raises(GatewayOverloaded):
         await limited.ask(REQUEST)
     await read(answer)
     assert limited.busy == 0
@@ -93,7 +93,7 @@ async def test_a_full_queue_refuses_the_next_request_at_once_with_retry_after_fa
     limited = ConcurrencyLimitedModel(Desk(), concurrent=1, queue=1, wait=7)
     tasks = [asyncio.create_task(limited.ask(REQUEST)) for _ in range(2)]
     await settle()
-    with pytest.raises(Overloaded) as raised:
+    with pytest.raises(GatewayOverloaded) as raised:
         await limited.ask(REQUEST)
     assert (raised.value.status, raised.value.retry_after) == (503, 7)
     for task in tasks:
@@ -105,7 +105,7 @@ async def test_a_full_queue_refuses_the_next_request_at_once_with_retry_after_fa
 async def test_a_request_that_waited_too_long_is_refused_and_leaves_the_queue_fault_L4() -> None:
     limited = ConcurrencyLimitedModel(ScriptedModel(["one", "two"]), concurrent=1, queue=5, wait=0.001)
     held = await limited.ask(REQUEST)
-    with pytest.raises(Overloaded, match="were taken for"):
+    with pytest.raises(GatewayOverloaded, match="were taken for"):
         await limited.ask(REQUEST)
     assert (limited.busy, limited.waiting) == (1, 0)
     await held.aclose()
@@ -152,7 +152,7 @@ class SlotsAreNeitherLostNorMadeUp(RuleBasedStateMachine):
         task = self.loop.create_task(self.limited.ask(REQUEST))
         self.tasks.append(task)
         self.go_on()
-        assert full == (task.done() and isinstance(task.exception(), Overloaded))
+        assert full == (task.done() and isinstance(task.exception(), GatewayOverloaded))
 
     @precondition(lambda self: self.desk.pending)
     @rule(data=st.data(), fails=st.booleans(), also_cancel=st.booleans())

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.upstreams.wrapping import REQUEST, Always, Clock, RelayableAnswer, down, read, relayable
 from toolgate.conversation.errors import (
+    GatewayOverloaded,
     InvalidRequest,
     InvalidUpstreamAnswer,
-    Overloaded,
     ToolgateError,
     UpstreamRejected,
     UpstreamTimeout,
@@ -36,7 +36,7 @@ async def test_the_first_model_that_answers_is_the_last_one_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [down(), UpstreamTimeout("silent"), InvalidUpstreamAnswer("an HTML page"), Overloaded("full")]
+    "fault", [down(), UpstreamTimeout("silent"), InvalidUpstreamAnswer("an HTML page"), GatewayOverloaded("full")]
 )
 async def test_the_next_model_answers_when_one_cannot_with_a_warning_faults_U1_and_U6(
     fault: ToolgateError,

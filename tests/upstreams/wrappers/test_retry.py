@@ -8,8 +8,8 @@ import pytest
 
 from tests.upstreams.wrapping import REQUEST, Always, Clock, down, read
 from toolgate.conversation.errors import (
+    GatewayOverloaded,
     InvalidUpstreamAnswer,
-    Overloaded,
     UpstreamRejected,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -69,7 +69,7 @@ async def test_nothing_is_asked_again_once_the_first_piece_has_arrived_field_G6(
         UpstreamTimeout("no first byte"),
         InvalidUpstreamAnswer("an HTML page"),
         UpstreamRejected("bad"),
-        Overloaded("full"),
+        GatewayOverloaded("full"),
     ],
 )
 async def test_what_may_have_been_paid_for_or_cannot_be_cured_is_not_asked_again_field_G7(fault: Exception) -> None:

@@ -10,19 +10,19 @@ import time
 from msgspec.structs import replace
 
 from toolgate.api.records.decode_sent import decode_stream, decode_whole, record_history
-from toolgate.api.records.message_rows import MessageMetadata, message_rows
+from toolgate.api.records.message_rows import StoredMessageMetadata, message_rows
 from toolgate.api.records.write_queue import MIB, WriteQueue
-from toolgate.api.response_writer import RoutedRequest
+from toolgate.api.response_writer import PreparedRequest
 from toolgate.config.settings import KeptChats
-from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import Message
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.dialects.openai_chat.requests import uses_legacy_functions
 from toolgate.dialects.openai_chat.shared_codec import NAME as CHAT
 from toolgate.engine.json_thread import LARGE_BODY
 from toolgate.http.application import AdmittedHttpRequest
-from toolgate.storage.chats import ChatStore, StoredChatExchange
+from toolgate.storage.recorded_chats import ChatStore, StoredChatExchange
 
-_LARGEST = 32 * MIB
+_LARGEST = 32 * MIB  # of a request with its response: it stays in memory until it is written
 _DONE = b"data: [DONE]\n\n"
 _NOT_STORED = "store: this server keeps no chats of this key"
 
@@ -40,12 +40,12 @@ class ChatRecordingPolicy:
         self._stored = stored
 
     def recorder_for(
-        self, call: AdmittedHttpRequest, prepared: RoutedRequest
-    ) -> "tuple[RoutedRequest, SingleChatRecorder | None]":
+        self, call: AdmittedHttpRequest, prepared: PreparedRequest
+    ) -> "tuple[PreparedRequest, SingleChatRecorder | None]":
         """Return the request, and the recorder of its answer if that is to be stored."""
         extra, by_key = prepared.request.extra, call.caller.keep_chats
         always = self._stored == "all" if by_key is None else by_key
-        if not always and not extra:
+        if not always and not extra:  # the way of almost every request
             return prepared, None
         requested = extra.get(CHAT, {}).get("store") is True
         if requested and not always and (by_key is False or self._stored == "none"):
@@ -64,7 +64,7 @@ class SingleChatRecorder:
         store: ChatStore,
         writer: WriteQueue,
         call: AdmittedHttpRequest,
-        prepared: RoutedRequest,
+        prepared: PreparedRequest,
         always: bool,
         requested: bool,
     ) -> None:
@@ -100,7 +100,7 @@ class SingleChatRecorder:
         if self._size > _LARGEST:
             self._writer.lose("chat", "it is too large")
         else:
-            # Decoded by the writer's thread: no client waits for it.
+            # Decoded by the database's thread when it is written: no client waits for it.
             self._writer.put("chat", lambda db: self._store.keeping(self._decoded())(db), self._size)
 
     def _collect(self, chunk: bytes) -> None:
@@ -116,12 +116,12 @@ class SingleChatRecorder:
 
     def _decoded(self) -> StoredChatExchange:
         """Decode the chunks to rows, once."""
-        if self._exchange is not None:
+        if self._exchange is not None:  # the write is tried again
             return self._exchange
         prepared = self._prepared
         request, metadata, record, now = prepared.request, prepared.metadata, prepared.record, time.time()
         response = (decode_stream if request.stream else decode_whole)(prepared.dialect, request, self._chunks)
-        sent = MessageMetadata(record.request_id, now, uses_legacy_functions(request))
+        sent = StoredMessageMetadata(record.request_id, now, uses_legacy_functions(request))
         answer = Message("assistant", response.parts)
         past = record_history(request.messages, answer, sent)
         about = replace(sent, model=metadata.model, finish_reason=response.reason, usage=response.usage or record.usage)

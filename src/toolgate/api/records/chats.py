@@ -7,8 +7,8 @@ from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.errors import NotFound
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
-from toolgate.storage.chats import ChatStore, PageRequest, StoredChat, StoredMessage
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
+from toolgate.storage.recorded_chats import ChatStore, PageRequest, StoredChat, StoredMessage
 from toolgate.wire.jsontext import decode, encode
 
 _OPTIONAL = ("content_json", "tool_calls", "tool_call_id", "name", "function_call", "model", "finish_reason", "usage")
@@ -22,14 +22,14 @@ class RecordedChatEndpoints:
         self._store = store
         self._writer = writer
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/v1/chats", self.list, errors),
-            Endpoint("GET", "/v1/chats/{}/messages", self.messages, errors),
-            Endpoint("GET", "/v1/chats/{}", self.show, errors),
-            Endpoint("DELETE", "/v1/chats/{}", self.delete, errors),
+            HttpRoute("GET", "/v1/chats", self.list, errors),
+            HttpRoute("GET", "/v1/chats/{}/messages", self.messages, errors),
+            HttpRoute("GET", "/v1/chats/{}", self.show, errors),
+            HttpRoute("DELETE", "/v1/chats/{}", self.delete, errors),
         ]
 
     async def list(self, call: AdmittedHttpRequest) -> None:
@@ -64,7 +64,7 @@ class RecordedChatEndpoints:
         await call.exchange.respond(200, encode({"id": chat.id, "object": "chat", "deleted": True}))
 
     async def _find(self, call: AdmittedHttpRequest) -> StoredChat:
-        await self._writer.flush()
+        await self._writer.flush()  # chats are written after their responses: a client should find its last one
         chat = await self._store.chat(call.caller.name, call.arguments[0])
         if chat is None:
             raise NotFound(f"The chat {call.arguments[0][:100]!r} was not found.", code="chat_not_found")
@@ -80,8 +80,8 @@ def read_place(list_id: str, page: PageQuery) -> int | None:
     """Return the place that the cursor of a list of messages names."""
     if page.after is None:
         return None
-    place = page.after.removeprefix(f"{list_id}-")
-    if not place.isdecimal() or len(place) > 9:
+    place = page.after.removeprefix(f"{list_id}-")  # an id is that of the list, a hyphen and the place
+    if not place.isdecimal() or len(place) > 9:  # a larger number does not fit into the column of 32 bits
         raise unknown_cursor(page.after)
     return int(place)
 

@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.api.records.message_rows import MessageMetadata, message_rows
+from toolgate.api.records.message_rows import StoredMessageMetadata, message_rows
+from toolgate.conversation.call_ids import original_id
 from toolgate.conversation.events import ModelResponse, StepEvent
 from toolgate.conversation.fold import fold
 from toolgate.conversation.history_digest import HistoryDigest
-from toolgate.conversation.ids import original_id
 from toolgate.conversation.message import Message, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect
-from toolgate.storage.chats import ChatContinuationPoint, StoredMessage
+from toolgate.storage.recorded_chats import ChatContinuationCandidate, StoredMessage
 from toolgate.wire.jsontext import decode_body
 
+# How many assistant messages, counted from the end, a request may have continued a stored chat after: a client may edit
+# or repeat its last turns.
 _HEADS = 16
-"""How many assistant messages, counted from the end, a request may have continued a stored chat after."""
 
 
 def decode_whole(dialect: Dialect, request: ModelRequest, chunks: Sequence[bytes]) -> ModelResponse:
@@ -45,22 +46,23 @@ def _with_original_ids(response: ModelResponse) -> ModelResponse:
     return replace(response, parts=tuple(parts))
 
 
-class ChatHistoryRows(Struct, frozen=True):
+class ChatRowsToStore(Struct, frozen=True):
     """A request's messages as rows, the points at which it may continue a stored chat, and the digests with the answer."""
 
     rows: tuple[StoredMessage, ...]
-    heads: tuple[ChatContinuationPoint, ...]
+    heads: tuple[ChatContinuationCandidate, ...]
     digest: str
     system_digest: str
 
 
-def record_history(messages: Sequence[Message], answer: Message, about: MessageMetadata) -> ChatHistoryRows:
+def record_history(messages: Sequence[Message], answer: Message, about: StoredMessageMetadata) -> ChatRowsToStore:
     """Turn a request's messages and its answer into rows and digests."""
     digest, system = HistoryDigest(), HistoryDigest()
     groups = [message_rows([message], about) for message in messages]
     points: list[tuple[int, str, str]] = []
     for place, message in enumerate(messages):
         digest.update(message)
+        # `HistoryDigest` leaves out system messages, which clients change between turns: they have a digest of their own.
         if message.role == "system":
             system.update(replace(message, role="user"))
         elif message.role == "assistant":
@@ -70,9 +72,9 @@ def record_history(messages: Sequence[Message], answer: Message, about: MessageM
     for place, until_here, system_until_here in reversed(points[-_HEADS:]):
         instructions = [groups[at] for at in range(place + 1) if messages[at].role == "system"]
         heads.append(
-            ChatContinuationPoint(until_here, system_until_here, _flat(instructions), _flat(groups[place + 1 :]))
+            ChatContinuationCandidate(until_here, system_until_here, _flat(instructions), _flat(groups[place + 1 :]))
         )
-    return ChatHistoryRows(_flat(groups), tuple(heads), digest.digest(), system.digest())
+    return ChatRowsToStore(_flat(groups), tuple(heads), digest.digest(), system.digest())
 
 
 def _flat(groups: Sequence[list[StoredMessage]]) -> tuple[StoredMessage, ...]:

@@ -8,12 +8,12 @@ from msgspec.structs import asdict
 
 from toolgate.api.paging import list_page, read_page, read_query, unknown_cursor
 from toolgate.api.records.write_queue import WriteQueue
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.storage.invocations import InvocationFilter, InvocationStore, StoredInvocation
-from toolgate.tools.runner import ToolExecutionOutcome
+from toolgate.tools.runner import FinishedCallReport
 from toolgate.wire.jsontext import encode
 
 
@@ -29,15 +29,15 @@ class InvocationRecorder:
         self._redact = redact
         self._with_arguments = with_arguments
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoint."""
-        return [Endpoint("GET", "/v1/tool_invocations", self.list, OPENAI_CHAT.server)]
+        return [HttpRoute("GET", "/v1/tool_invocations", self.list, OPENAI_CHAT.server)]
 
     def configure(self, with_arguments: bool) -> None:
         """Store arguments from now on, or do not."""
         self._with_arguments = with_arguments
 
-    def add(self, ended: ToolExecutionOutcome) -> None:
+    def add(self, ended: FinishedCallReport) -> None:
         """Queue the record of a call that has ended."""
         invocation, spec = ended.invocation, ended.spec
         arguments = self._redact(invocation.text) if self._with_arguments else None

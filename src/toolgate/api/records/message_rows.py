@@ -12,21 +12,21 @@ from toolgate.conversation.events import Usage
 from toolgate.conversation.message import (
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
 )
 from toolgate.conversation.message import plain_text as plain
 from toolgate.dialects.openai_chat.server import write_call
-from toolgate.storage.chats import StoredMessage
+from toolgate.storage.recorded_chats import StoredMessage
 from toolgate.wire.jsontext import encode
 
 
-class MessageMetadata(Struct, frozen=True):
+class StoredMessageMetadata(Struct, frozen=True):
     """What is stored of messages beside their content; `legacy` is set for clients that use functions and not tools."""
 
     request: str
@@ -37,7 +37,7 @@ class MessageMetadata(Struct, frozen=True):
     usage: Usage | None = None
 
 
-def message_rows(messages: Iterable[Message], about: MessageMetadata) -> list[StoredMessage]:
+def message_rows(messages: Iterable[Message], about: StoredMessageMetadata) -> list[StoredMessage]:
     """Encode messages; one with the results of several calls becomes a row for each result."""
     rows = []
     for message in messages:
@@ -49,17 +49,21 @@ def message_rows(messages: Iterable[Message], about: MessageMetadata) -> list[St
     return rows
 
 
-def _row(role: str, parts: tuple[Part, ...], about: MessageMetadata, result: ToolResult | None = None) -> StoredMessage:
+def _row(
+    role: str, parts: tuple[Part, ...], about: StoredMessageMetadata, result: ToolResult | None = None
+) -> StoredMessage:
     calls = [part for part in parts if isinstance(part, ToolCall) and part.executor == "client"]
     others = [part for part in parts if part not in calls]
     text = plain(parts)
     encoded_calls = [write_call(call, call.arguments) for call in calls]
     function_call = encoded_calls[0].get("function") if encoded_calls and about.legacy else None
     failed = result is not None and bool(result.is_error)
+    # Most messages are one text, which `content` holds: they need no structured parts.
     is_plain = not others or (len(others) == 1 and isinstance(others[0], Text))
     structured = [*([{"type": "error"}] if failed else []), *[part_object(part) for part in others]]
     return StoredMessage(
         role=role,
+        # As OpenAI has it: null beside calls, "" for an empty message.
         content=text if text or not (others or calls) else None,
         content_json=None if is_plain and not failed else _json(structured),
         tool_calls=_json(encoded_calls) if encoded_calls and function_call is None else None,
@@ -95,7 +99,7 @@ def part_object(part: Part) -> dict[str, Any]:
             return {"type": part.kind, **{name: value for name, value in fields.items() if value is not None}}
         case Reasoning(text):
             return {"type": "reasoning", "text": text}
-        case ModelRefusal(text):
+        case RefusalPart(text):
             return {"type": "refusal", "text": text}
         case ToolCall():
             fields = {"id": part.id, "name": part.name, "arguments": part.arguments}

@@ -5,35 +5,40 @@ from collections.abc import Callable, Mapping
 from toolgate.api.records.chat_recorder import ChatRecordingPolicy
 from toolgate.api.records.chats import RecordedChatEndpoints
 from toolgate.api.records.invocations import InvocationRecorder
-from toolgate.api.records.latency import LatencyEndpoint
-from toolgate.api.records.requests import RequestEndpoints, RequestRecorder
+from toolgate.api.records.latency_endpoint import LatencyEndpoint
+from toolgate.api.records.request_records import RequestEndpoints, RequestRecorder
 from toolgate.api.records.retention_job import RetentionJob, retention_days
 from toolgate.api.records.stored_completions import StoredCompletionEndpoints
-from toolgate.api.records.usage import UsageEndpoint, UsageRecorder, is_failure
+from toolgate.api.records.usage import UsageEndpoint, UsageRecorder
 from toolgate.api.records.write_queue import WriteQueue
+from toolgate.change_notifications.notifier import ChangeNotifier, LocalChangeNotifier
 from toolgate.config import Config
 from toolgate.engine.ports import CallOutcome
-from toolgate.http.application import Endpoint
+from toolgate.http.application import HttpRoute
 from toolgate.limits.prices import cost_of, prices_by_name
-from toolgate.pubsub.pubsub import LocalPubSub, PubSub
-from toolgate.runs.node_id import is_gone, this_node
+from toolgate.runs.node_liveness import is_gone, this_node
 from toolgate.runs.timeline_recorder import RunTimelines
-from toolgate.storage.chats import ChatStore
 from toolgate.storage.database import Database
 from toolgate.storage.invocations import InvocationStore
 from toolgate.storage.latencies import LatencyStore
+from toolgate.storage.recorded_chats import ChatStore
 from toolgate.storage.request_records import RequestStore
 from toolgate.storage.retention import RetentionStore
 from toolgate.storage.run_records import RunRecordStore
 from toolgate.storage.runs import State
 from toolgate.storage.usage import UsageStore
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
-from toolgate.telemetry.request_log import RUN_CANCELLED, RequestRecord
-from toolgate.tools.runner import ToolExecutionOutcome
+from toolgate.telemetry.request_log import RUN_CANCELLED, EndedRequests, RequestRecord
+from toolgate.tools.runner import FinishedCallReport
 from toolgate.tools.tool import Outcome
 
-_MOST_ERROR = 500
+_MOST_ERROR = 500  # characters of an error in the record of a run: upstreams may send whole pages
+
+# The records of a second are written together.
+_SECONDS_COLLECTED = 1.0
+
+# The outcomes of calls as timelines name them.
 _OUTCOMES: Mapping[Outcome, CallOutcome] = {
     "ok": "completed",
     "error": "failed",
@@ -43,7 +48,6 @@ _OUTCOMES: Mapping[Outcome, CallOutcome] = {
     "cancelled": "cancelled",
     "outcome_unknown": "unknown",
 }
-"""The outcomes of calls as timelines name them."""
 
 
 class RecordServices:
@@ -55,10 +59,10 @@ class RecordServices:
         database: Database,
         log: Logger,
         metrics: Metrics,
-        pubsub: PubSub | None = None,
+        notifier: ChangeNotifier | None = None,
         cancel_run: Callable[[str], bool] = lambda run: False,
     ) -> None:
-        """`pubsub` notifies of changes of runs; `cancel_run` cancels the request of a foreground run in this process."""
+        """`notifier` reports changes of runs; `cancel_run` cancels the request of a foreground run in this process."""
         settings = config.records
         self._log = log
         self._price_of = prices_by_name(config)
@@ -66,16 +70,21 @@ class RecordServices:
         self.writer = WriteQueue(database, log, metrics)
         self.chats = ChatRecordingPolicy(chats, self.writer, settings.chats)
         self.invocations = InvocationRecorder(
-            InvocationStore(database), self.writer, lambda text: log.redact(text), settings.arguments
+            InvocationStore(database),
+            self.writer,
+            lambda text: log.redact(text),  # not the method itself: a reload of the configuration replaces it
+            settings.arguments,
         )
         self.retention = RetentionJob(RetentionStore(database), log, retention_days(settings))
         latencies = LatencyStore(database)
-        self.usage = UsageRecorder(usage, self.writer, prices_by_name(config), latencies=latencies)
+        self.ended = EndedRequests(_SECONDS_COLLECTED)
+        self.usage = UsageRecorder(usage, self.writer, prices_by_name(config), self.ended, latencies=latencies)
         requests = RequestStore(database)
         self.requests = RequestRecorder(
             requests,
             self.writer,
             lambda text: log.redact(text),
+            self.ended,
             on=settings.requests > 0,
             price_of=prices_by_name(config),
             dialects=_dialects(config),
@@ -83,7 +92,7 @@ class RecordServices:
         self.timelines = RunTimelines(
             RunRecordStore(database, this_node(), is_gone=is_gone),
             self.writer.put,
-            pubsub or LocalPubSub(),
+            notifier or LocalChangeNotifier(),
             cancel_run,
             report=lambda problem: log.warning("runs", problem=problem),
         )
@@ -93,21 +102,19 @@ class RecordServices:
             UsageEndpoint(usage, self.usage, self.writer),
             LatencyEndpoint(latencies, self.usage, self.writer),
             self.invocations,
-            RequestEndpoints(requests, self.requests, self.writer),
+            RequestEndpoints(requests, self.ended, self.writer),
         )
 
-    def ended(self, record: RequestRecord) -> None:
-        """Record a request that has ended, and the end of its run if it was one."""
-        self.requests.add(record)
-        if record.model and is_failure(record) and not (record.upstream or record.tally.by_model):
-            self.usage.add_failure(record)
-        timeline = self.timelines.live(record.run) if record.run else None
+    def run_ended(self, record: RequestRecord) -> None:
+        """Record the end of a run by the record of its request."""
+        timeline = self.timelines.live(record.run)
+        # The request for a background run ends when that is queued, long before the run does.
         if timeline is not None and (timeline.kind == "foreground" or record.background):
             error = None if record.error is None else self._log.redact(record.error[:_MOST_ERROR])
             cost, response = cost_of(record, self._price_of), record.response or None
             self.timelines.end(record.run, _end_state(record), error, record.usage, cost, response)
 
-    def call_ended(self, ended: ToolExecutionOutcome) -> None:
+    def call_ended(self, ended: FinishedCallReport) -> None:
         """Record a call of a server tool, also in the timeline of its run."""
         self.invocations.add(ended)
         if (timeline := self.timelines.live(ended.run)) is not None:
@@ -129,16 +136,16 @@ class RecordServices:
         self.invocations.configure(config.records.arguments)
         self.retention.configure(retention_days(config.records))
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints at which records are read and deleted."""
         return [endpoint for one in self._lists for endpoint in one.endpoints()]
 
     async def aclose(self) -> None:
         """Write what is still queued."""
+        # The queue last: what the others still have goes into it.
         await self.retention.aclose()
         await self.timelines.aclose()
         self.usage.flush()
-        self.requests.flush()
         await self.writer.aclose()
 
 

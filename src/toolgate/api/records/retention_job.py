@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from msgspec.structs import asdict
 
 from toolgate.config.settings import RecordSettings
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.storage.retention import AT_ONCE, RetentionStore
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 
-_PAUSE_SECONDS = 0.05
+_PAUSE_SECONDS = 0.05  # in which other writes get their turn
 
 
 def retention_days(settings: RecordSettings) -> dict[str, int | None]:
@@ -77,6 +77,6 @@ class RetentionJob:
             try:
                 if deleted := await self.sweep():
                     self._log.info("old records are deleted", **deleted)
-            except Overloaded as error:  # they are deleted the next time
+            except GatewayOverloaded as error:  # they are deleted the next time
                 self._log.warning("old records are not deleted", problem=str(error))
             await asyncio.sleep(self._every)

@@ -1,6 +1,5 @@
 """Serve stored chat completions as OpenAI does: clients list, read, annotate and delete what they asked to `store`."""
 
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -13,8 +12,8 @@ from toolgate.conversation.events import Usage
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_chat.shared_codec import write_usage
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
-from toolgate.storage.chats import ChatStore, StoredCompletion, StoredMessage
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
+from toolgate.storage.recorded_chats import ChatStore, CompletionPlaceInChat, StoredMessage
 from toolgate.storage.sql_engine import PAGE_BYTES
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import decode, encode
@@ -29,25 +28,37 @@ class StoredCompletionEndpoints:
     def __init__(self, store: ChatStore) -> None:
         self._store = store
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/v1/chat/completions", self.list, errors),
-            Endpoint("GET", "/v1/chat/completions/{}/messages", self.messages, errors),
-            Endpoint("GET", "/v1/chat/completions/{}", self.show, errors),
-            Endpoint("POST", "/v1/chat/completions/{}", self.update, errors),
-            Endpoint("DELETE", "/v1/chat/completions/{}", self.delete, errors),
+            HttpRoute("GET", "/v1/chat/completions", self.list, errors),
+            HttpRoute("GET", "/v1/chat/completions/{}/messages", self.messages, errors),
+            HttpRoute("GET", "/v1/chat/completions/{}", self.show, errors),
+            HttpRoute("POST", "/v1/chat/completions/{}", self.update, errors),
+            HttpRoute("DELETE", "/v1/chat/completions/{}", self.delete, errors),
         ]
 
     async def list(self, call: AdmittedHttpRequest) -> None:
         """List stored completions, oldest first unless `order` is given; `model` and `metadata[…]` narrow it."""
         query = call.exchange.query
         page, filters = _page(query), dict(parse_qsl(query))
+        # The official clients send a mapping as `metadata[topic]=demo`.
         metadata = {name[9:-1]: value for name, value in filters.items() if name.startswith("metadata[")}
-        found = await self._matching(call.caller.name, page, filters.get("model"), metadata)
+        model = filters.get("model")
+        # Metadata is stored as JSON and compared here: batches are read until the page is full.
+        found: list[CompletionPlaceInChat] = []
+        cursor = replace(list_cursor(page), limit=_BATCH)
+        while len(found) <= page.limit:
+            rows = await self._store.completions(call.caller.name, cursor)
+            if rows is None:
+                raise unknown_cursor(page.after or "")
+            found += [one for one in rows if model in (None, one.model) and metadata.items() <= one.metadata.items()]
+            if len(rows) < _BATCH:
+                break
+            cursor = replace(cursor, after=rows[-1].id)
         items: list[dict[str, Any]] = []
-        left = PAGE_BYTES
+        left = PAGE_BYTES  # answers are read one by one: a page of large ones would not fit into memory
         for one in found[: page.limit]:
             message = await self._answer(one)
             left -= message.size
@@ -80,7 +91,14 @@ class StoredCompletionEndpoints:
         one = await self._find(call)
         fields = Fields(await call.exchange.json())
         fields.require("metadata")
-        metadata = _read_metadata(fields.raw("metadata"))
+        metadata = fields.raw("metadata")
+        if metadata is None:  # null removes all of it
+            metadata = {}
+        is_text = type(metadata) is dict and all(type(text) is str for text in metadata.values())
+        if not is_text or len(metadata) > _MAX_METADATA:
+            raise InvalidRequest(
+                f"metadata must hold {_MAX_METADATA} entries at most.", param="metadata", code="invalid_type"
+            )
         fields.refuse_unknown()
         await self._store.note(call.caller.name, one.id, metadata)
         await call.exchange.respond(
@@ -94,7 +112,7 @@ class StoredCompletionEndpoints:
         body = {"id": one.id, "object": "chat.completion.deleted", "deleted": True}
         await call.exchange.respond(200, encode(body))
 
-    async def _find(self, call: AdmittedHttpRequest) -> StoredCompletion:
+    async def _find(self, call: AdmittedHttpRequest) -> CompletionPlaceInChat:
         one = await self._store.completion(call.caller.name, call.arguments[0])
         if one is None:
             raise NotFound(
@@ -104,30 +122,14 @@ class StoredCompletionEndpoints:
             )
         return one
 
-    async def _matching(
-        self, owner: str, page: PageQuery, model: str | None, metadata: dict[str, str]
-    ) -> Sequence[StoredCompletion]:
-        """Return the page and one item more, if there is one; metadata is compared here and not by the database."""
-        found: list[StoredCompletion] = []
-        cursor = replace(list_cursor(page), limit=_BATCH)
-        while len(found) <= page.limit:
-            rows = await self._store.completions(owner, cursor)
-            if rows is None:
-                raise unknown_cursor(page.after or "")
-            found += [one for one in rows if model in (None, one.model) and metadata.items() <= one.metadata.items()]
-            if len(rows) < _BATCH:
-                break
-            cursor = replace(cursor, after=rows[-1].id)
-        return found
-
-    async def _answer(self, one: StoredCompletion) -> StoredMessage:
+    async def _answer(self, one: CompletionPlaceInChat) -> StoredMessage:
         message = await self._store.message(one.chat, one.place)
         if message is None:
             raise NotFound(f"The completion {one.id!r} was not found.", code="completion_not_found")
         return message
 
 
-def _completion_object(one: StoredCompletion, message: StoredMessage) -> dict[str, Any]:
+def _completion_object(one: CompletionPlaceInChat, message: StoredMessage) -> dict[str, Any]:
     usage = decode(message.usage) if message.usage else {}
     counts = Usage(
         usage.get("input_tokens", 0),
@@ -186,13 +188,3 @@ def _content_part(part: dict[str, Any]) -> dict[str, Any] | None:
             return {"type": "image_url", "image_url": {"url": f"data:{rest.get('mime', 'image/png')};base64,{data}"}}
         case _:
             return None
-
-
-def _read_metadata(value: Any) -> dict[str, str]:
-    if value is None:
-        return {}
-    if type(value) is not dict or not all(type(text) is str for text in value.values()) or len(value) > _MAX_METADATA:
-        raise InvalidRequest(
-            f"metadata must hold {_MAX_METADATA} entries at most.", param="metadata", code="invalid_type"
-        )
-    return value

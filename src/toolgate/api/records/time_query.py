@@ -25,7 +25,9 @@ def read_time(query: Mapping[str, str], name: str) -> float | None:
         raise InvalidRequest(
             f"{name} must be seconds since 1970, or a time such as 2026-01-31T12:00.", param=name, code="invalid_value"
         )
-    return seconds + 86_399.999999 if name == "until" and _is_day(text) else seconds
+    is_day = len(text) == 10 and text[4] == text[7] == "-"  # 2026-01-31
+    # A float of this size has not six decimals: the end of the last day would be rounded to the year 10000.
+    return min(seconds + 86_399.999999, _LATEST) if name == "until" and is_day else seconds
 
 
 def _seconds(text: str) -> float | None:
@@ -38,7 +40,3 @@ def _seconds(text: str) -> float | None:
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def _is_day(text: str) -> bool:
-    return len(text) == 10 and text[4] == text[7] == "-"

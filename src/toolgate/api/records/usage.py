@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, cast
 
@@ -16,20 +16,17 @@ from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.run_limits import Price
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
-from toolgate.limits.prices import cost_of
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
+from toolgate.limits.prices import cost_of_all
 from toolgate.storage.database import SqlConnection
-from toolgate.storage.latencies import LatencyKind, LatencyStore, bucket
+from toolgate.storage.latencies import LatencyKind, LatencyStore, count_by_bucket
 from toolgate.storage.usage import BY, By, UsagePeriodTotal, UsageStore
-from toolgate.telemetry.request_log import CLIENT_LEFT, RUN_CANCELLED, RequestRecord
+from toolgate.telemetry.request_log import CLIENT_LEFT, RUN_CANCELLED, EndedRequests, RequestRecord
 from toolgate.wire.jsontext import encode
 
 
 class _UsageSums(Struct, eq=False):
-    """What one key has used of one model since the last write; `totals` and `firsts` count latencies by their bucket.
-
-    It is added up as requests end: thousands added up at once, in any thread, would hold up the event loop.
-    """
+    """What one key has used of one model since the last write; `totals` and `firsts` count latencies by their bucket."""
 
     requests: int = 0
     input: int = 0
@@ -42,24 +39,20 @@ class _UsageSums(Struct, eq=False):
     totals: Counter[int] = field(default_factory=Counter)
     firsts: Counter[int] = field(default_factory=Counter)
 
-    def add(self, record: RequestRecord, cost: float) -> None:
-        """Add a request; latencies are those of requests that succeeded."""
-        self.requests += 1
+    def add(self, answered: Sequence[RequestRecord], cost: float) -> None:
+        """Add requests for which a model was asked; latencies are those of requests that succeeded."""
+        self.requests += len(answered)
         self.cost += cost
-        usage = record.usage
-        if usage is not None:
-            self.input += usage.input
-            self.output += usage.output
-            if usage.cache_read or usage.reasoning or usage.estimated:
-                self.cached += usage.cache_read
-                self.reasoning += usage.reasoning
-                self.estimated += usage.estimated
-        if record.status < 400:
-            self.totals[bucket(record.seconds * 1000)] += 1
-            if record.first_event is not None:
-                self.firsts[bucket((record.first_event - record.started) * 1000)] += 1
-        elif is_failure(record):
-            self.errors += 1
+        used = [one.usage for one in answered if one.usage is not None]
+        self.input += sum([one.input for one in used])
+        self.output += sum([one.output for one in used])
+        self.cached += sum([one.cache_read for one in used])
+        self.reasoning += sum([one.reasoning for one in used])
+        self.estimated += sum([one.estimated for one in used])
+        good = [one for one in answered if one.status < 400]
+        self.totals.update(count_by_bucket([one.seconds for one in good]))
+        firsts = [one.first_event - one.started for one in good if one.first_event is not None]
+        self.firsts.update(count_by_bucket(firsts))
 
     def total(self, hour: str, key: str, model: str) -> UsagePeriodTotal:
         """Return the sums as they are stored."""
@@ -75,13 +68,15 @@ class UsageRecorder:
         store: UsageStore,
         writer: WriteQueue,
         price_of: Callable[[str], Price],
+        ended: EndedRequests,
         seconds: float = 2.0,
         latencies: LatencyStore | None = None,
     ) -> None:
         """`price_of` returns the price of a model by its name; usage is written every so many `seconds`.
 
-        `latencies` store how long requests took.
+        The records of requests come from `ended`; `latencies` store how long they took.
         """
+        self._ended = ended
         self._latencies = latencies
         self._price_of = price_of
         self._store = store
@@ -89,27 +84,34 @@ class UsageRecorder:
         self._seconds = seconds
         self._sums: defaultdict[tuple[str, str], _UsageSums] = defaultdict(_UsageSums)
         self._timer: asyncio.TimerHandle | None = None
+        ended.subscribe(self._add)
 
     def configure(self, price_of: Callable[[str], Price]) -> None:
         """Use these prices from now on."""
+        self._ended.pass_on()  # what has ended costs what it cost then
         self._price_of = price_of
 
-    def add(self, record: RequestRecord) -> None:
-        """Add what a request has used that a model was asked for."""
-        self._sums[record.caller, record.model].add(record, cost_of(record, self._price_of))
-        self._write_soon()
-
-    def add_failure(self, record: RequestRecord) -> None:
-        """Count a request that has failed before any model was asked, or without an answer."""
-        self._sums[record.caller, record.model].errors += 1
-        self._write_soon()
+    def _add(self, batch: Sequence[RequestRecord]) -> None:
+        """Add requests of one key and model."""
+        # An upstream that was asked is paid even if the client left, or the request failed, before it had answered.
+        answered = [one for one in batch if one.upstream or one.tally.by_model]
+        # A request that names no model and asked none is no request for a model that failed.
+        errors = [one for one in batch if one.status >= 400 and is_failure(one) and (one.model or one.upstream)]
+        if answered or errors:
+            sums = self._sums[batch[0].caller, batch[0].model]
+            sums.add(answered, cost_of_all(answered, self._price_of))
+            sums.errors += len(errors)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
 
     def flush(self) -> None:
         """Queue the sums to be written; what is written a moment after midnight counts for the new day."""
+        self._ended.pass_on()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._sums:
+            # What is added while these wait to be written goes into new sums: a write that fails is tried again as it is.
             sums, self._sums = self._sums, defaultdict(_UsageSums)
             hour = hour_of(time.time())
 
@@ -124,10 +126,6 @@ class UsageRecorder:
                     self._latencies.adding(counts)(db)
 
             self._writer.put("usage", write)
-
-    def _write_soon(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
 
 
 def hour_of(seconds: float) -> str:
@@ -148,9 +146,9 @@ class UsageEndpoint:
         self._recorder = recorder
         self._writer = writer
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoint."""
-        return [Endpoint("GET", "/v1/usage", self.show, OPENAI_CHAT.server)]
+        return [HttpRoute("GET", "/v1/usage", self.show, OPENAI_CHAT.server)]
 
     async def show(self, call: AdmittedHttpRequest) -> None:
         """Return what was used: `by` key, model and day or hour, `since` and `until`; an admin may name a `key`."""
@@ -164,6 +162,7 @@ class UsageEndpoint:
         by = cast(list[By], names)
         read = _read_hour if "hour" in by else _read_day
         since, until = read(query, "since"), read(query, "until")
+        # A client finds what it has just used; of other processes, what they have written.
         self._recorder.flush()
         await self._writer.flush()
         rows = await self._store.sums(by, key=key or None, since=since, until=until)

@@ -6,15 +6,15 @@ those left when the server stops, are lost: counted in the metrics and logged. I
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.storage.database import CommitUncertain, Database
 from toolgate.storage.responses import Write
-from toolgate.telemetry.logs import Logger
+from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 
 MIB = 1024 * 1024
@@ -26,7 +26,7 @@ class WriteQueueLimits(Struct, frozen=True):
     most: int = 10_000
     most_bytes: int = 64 * MIB
     at_once: int = 200
-    linger: float = 0.05
+    linger: float = 0.05  # for more to come: a transaction costs far more than a row
     retry: float = 2.0
 
 
@@ -36,6 +36,7 @@ class _Queued(Struct, frozen=True):
     size: int
     records: int = 1
     written: Callable[[], None] | None = None
+    singly: Callable[[], Iterable[Write]] | None = None
 
 
 class WriteQueue:
@@ -60,16 +61,23 @@ class WriteQueue:
         self._losing = False
 
     def put(
-        self, kind: str, write: Write, size: int = 0, records: int = 1, written: Callable[[], None] | None = None
+        self,
+        kind: str,
+        write: Write,
+        size: int = 0,
+        records: int = 1,
+        written: Callable[[], None] | None = None,
+        singly: Callable[[], Iterable[Write]] | None = None,
     ) -> None:
         """Queue a record, or one write of several `records`; lose it if the queue is full. Returns at once, never fails.
 
-        `written` is called when it is in the database.
+        `written` is called when it is in the database. `singly` returns one write for each record, which are tried if the
+        write of all fails.
         """
         if len(self._queue) >= self._limits.most or self._bytes + size > self._limits.most_bytes:
             self.lose(kind, "too much waits to be written", records)
             return
-        self._queue.append(_Queued(kind, write, size, records, written))
+        self._queue.append(_Queued(kind, write, size, records, written, singly))
         self._bytes += size
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._run())
@@ -92,7 +100,7 @@ class WriteQueue:
     async def aclose(self, seconds: float = 5.0) -> None:
         """Write what is queued within so many seconds, and lose the rest."""
         await self.flush(seconds)
-        self._closing = True
+        self._closing = True  # from now on each batch is tried once more and then lost, so that the second flush ends
         await self.flush(seconds)
 
     async def _run(self) -> None:
@@ -109,7 +117,7 @@ class WriteQueue:
                     unwritten = await self._write(unwritten)
                 for one in unwritten:
                     self.lose(one.kind, "the database was away until the end", one.records)
-                self._bytes -= sum([one.size for one in batch])
+                self._bytes -= sum([one.size for one in batch])  # not before: while it waits, it is still in memory
         finally:
             self._writing = None
             self._hurry.clear()
@@ -121,11 +129,14 @@ class WriteQueue:
         except CommitUncertain as unsettled:
             if not await self._was_committed(unsettled):
                 return batch
-        except Overloaded:
+        except GatewayOverloaded:
             return batch
         except Exception as error:  # noqa: BLE001  # one bad record must not take the others of its batch with it
             if len(batch) > 1:
                 return [one for single in batch for one in await self._write([single])]
+            if (singly := batch[0].singly) is not None:
+                parts = [_Queued(batch[0].kind, write, 0) for write in singly()]
+                return [one for part in parts for one in await self._write([part])]
             self._log.crash("records", error)
             self.lose(batch[0].kind, "it could not be written", batch[0].records)
             return ()
@@ -138,7 +149,7 @@ class WriteQueue:
     async def _was_committed(self, unsettled: CommitUncertain) -> bool:
         """Return whether the batch was written after all: what adds to a sum must not add to it twice."""
         while not self._closing:
-            with suppress(Overloaded):
+            with suppress(GatewayOverloaded):
                 return await self._database.was_committed(unsettled)
             self._hurry.clear()
             await self._pause(self._limits.retry)

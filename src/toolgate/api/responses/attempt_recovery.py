@@ -6,10 +6,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.api.response_writer import RoutedRequest
+from toolgate.api.response_writer import PreparedRequest
 from toolgate.dialects.openai_responses.items_sent_before_crash import ItemsSentBeforeCrash, read_sent_items
 from toolgate.dialects.openai_responses.server import ResponsesStreamEncoder
-from toolgate.engine.presenter import ShownCalls
+from toolgate.engine.client_visible_events import AlreadySentCalls
 from toolgate.engine.tool_loop import EarlierAttempts
 from toolgate.runs.step_records import decode_steps, finished_frames, history_of
 
@@ -22,7 +22,7 @@ class RecoveredAttempt(Struct, frozen=True):
     sent: ItemsSentBeforeCrash | None = None
     items: Mapping[int, Any] = {}
 
-    def continue_stream(self, prepared: RoutedRequest) -> tuple[RoutedRequest, bytes]:
+    def continue_stream(self, prepared: PreparedRequest) -> tuple[PreparedRequest, bytes]:
         """Return the request with an encoder that continues, and the frames that withdraw what is not valid any more."""
         if self.sent is None:
             return prepared, b""
@@ -38,5 +38,5 @@ def resumption(recorded: Sequence[str], frames: Sequence[bytes]) -> RecoveredAtt
     if not frames:
         return RecoveredAttempt(history)
     sent = read_sent_items(frames, finished_frames(steps), history.messages)
-    history = replace(history, shown=ShownCalls(sent.begun, sent.ended))
+    history = replace(history, shown=AlreadySentCalls(sent.begun, sent.ended))
     return RecoveredAttempt(history, frames, sent, {item.index: item.value for item in sent.items if item.done})

@@ -11,28 +11,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.api.response_writer import RoutedRequest
+from toolgate.api.response_writer import PreparedRequest
 from toolgate.api.responses.background_request import BackgroundRequest, encode_request, failure
-from toolgate.api.responses.background_run import AcceptedResponse, BackgroundOptions, LiveResponses
+from toolgate.api.responses.background_run import AcceptedBackgroundRequest, BackgroundResponseOptions, LiveResponses
 from toolgate.api.responses.cut_off_stream import closing, error_frame, items_done
 from toolgate.api.responses.save import to_stored
+from toolgate.change_notifications.notifier import ChangeNotifier, wait_for
 from toolgate.conversation.errors import (
     Conflict,
+    GatewayOverloaded,
     InvalidRequest,
     NotFound,
-    Overloaded,
     RateLimited,
     ToolgateError,
 )
 from toolgate.dialects.openai_responses.response_object import DONE, UNFINISHED, describe
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.pubsub.pubsub import PubSub, wait_for
-from toolgate.runs.scheduler import RunScheduler
+from toolgate.runs.scheduler import LeasedRunScheduler
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
 from toolgate.storage.runs import TooManyRuns
 from toolgate.storage.streams import StreamStore
 
-_PING = b": ping\n"
+_PING = b": ping\n"  # no blank line: some clients take one for an empty event
 _LAST_FRAMES = tuple([b"event: response.%b\n" % end for end in (b"completed", b"incomplete", b"failed", b"cancelled")])
 _TOO_LONG = "This stream grew too long to be kept; GET the response without stream until it has ended."
 _STOPPED = "The server stopped while this response was running."
@@ -45,34 +45,34 @@ class BackgroundResponses:
         self,
         store: ResponseStore,
         streams: StreamStore,
-        scheduler: RunScheduler,
+        scheduler: LeasedRunScheduler,
         live: LiveResponses,
-        options: BackgroundOptions,
-        pubsub: PubSub,
+        options: BackgroundResponseOptions,
+        notifier: ChangeNotifier,
     ) -> None:
-        """`pubsub` notifies followers of a response on other nodes that there is more of it."""
+        """`notifier` tells followers of a response on other nodes that there is more of it."""
         self.streams = streams
         self.scheduler = scheduler
         self._store = store
         self._live = live
         self._options = options
-        self._pubsub = pubsub
+        self._notifier = notifier
         self._closed = False
 
     async def accept(
-        self, question: RoutedRequest, request: BackgroundRequest, release: Callable[[], None], *also: Write
+        self, prepared: PreparedRequest, request: BackgroundRequest, release: Callable[[], None], *also: Write
     ) -> StoredResponse:
         """Store a response as queued, together with its run and the other writes, and schedule the run.
 
         `release` unlocks the response's conversation when it has ended; on an error that is left to the caller.
         """
         if self._closed:
-            raise Overloaded("The server is shutting down.", retry_after=1)
-        queued = {**describe(question.request, question.metadata), **UNFINISHED, "status": "queued"}
+            raise GatewayOverloaded("The server is shutting down.", retry_after=1)
+        queued = {**describe(prepared.request, prepared.metadata), **UNFINISHED, "status": "queued"}
         stored = to_stored(request.turn, queued)
         runs, most = self.scheduler.store, self._options.per_caller
         opening = runs.opening(stored.id, stored.owner, await run_in_thread(encode_request, request), most)
-        self._live.accepted[stored.id] = AcceptedResponse(request, question.decoded, release, asyncio.Event())
+        self._live.accepted[stored.id] = AcceptedBackgroundRequest(request, prepared.decoded, release, asyncio.Event())
         try:
             await self._store.save(stored, self.streams.opening(stored.id, request.streamed), opening, *also)
         except BaseException as error:
@@ -96,8 +96,9 @@ class BackgroundResponses:
         run = await self.scheduler.store.load(stored.id)
         if run is None:  # accepted by a version that stored no runs
             return replace(stored, body={**stored.body, "status": "failed", "error": failure(_STOPPED)})
-        if run.is_over:
+        if run.is_over:  # it has ended since `stored` was read
             return await self._store.load(stored.owner, stored.id) or stored
+        # A run that another node takes over is queued again, but with a token above 0: clients saw it in progress.
         status = "queued" if run.state == "queued" and run.token == 0 else "in_progress"
         return replace(stored, body={**stored.body, "status": status})
 
@@ -131,7 +132,16 @@ class BackgroundResponses:
                     number += len(frames)
                     ended = bool(frames) and frames[-1].startswith(_LAST_FRAMES)
                     yield b"".join(frames) or _PING
-            yield DONE if ended else await self._closing(stored, number)
+            last = b""
+            if not ended:
+                over = await self._store.load(stored.owner, stored.id)
+                if over is None:
+                    raise NotFound("The response was deleted.", param="response_id", code="response_not_found")
+                stream = await self.streams.load(stored.id)
+                # A response that was cancelled or given up has no last frame of its own: it is made of what is stored.
+                if stream is not None and not stream.whole:
+                    last = closing(over.body, number + 1)
+            yield last + DONE
         except ToolgateError as error:
             yield error_frame(error, number + 1) + DONE
 
@@ -139,15 +149,19 @@ class BackgroundResponses:
         """Yield frames as they come, until the response has ended; an empty list when none came for a while."""
         clock = asyncio.get_running_loop().time
         silent_since = clock()
-        published: asyncio.Event | None = None
+        notified: asyncio.Event | None = None
         async with AsyncExitStack() as stack:
             while True:
-                if published is not None:
-                    published.clear()
+                if notified is not None:
+                    notified.clear()
                 recorder, accepted = self._live.recorder(id), self._live.accepted.get(id)
+                # Taken before frames are read: a change during the read sets it, and the wait below returns at once.
                 changed = recorder.changed if recorder else accepted.started if accepted else None
-                # Whether it is over is read before the last frames are: both are written in one transaction.
-                over = recorder is None and await self._is_over(id)
+                over = False
+                if recorder is None:
+                    # Whether it is over is read before the last frames are: both are written in one transaction.
+                    stream = await self.streams.load(id)
+                    over = stream is None or stream.ended is not None
                 pending = recorder.since(number + 1) if recorder else None
                 frames = await self.streams.after(id, number) if pending is None else pending
                 if frames:
@@ -161,27 +175,13 @@ class BackgroundResponses:
                     raise Conflict(_TOO_LONG, code="stream_not_kept")
                 if changed is not None:
                     await wait_for(changed, self._options.keepalive)
-                elif published is None:  # read once more when subscribed: something may have been stored meanwhile
-                    published = await stack.enter_async_context(self._pubsub.subscribe(topic(id)))
+                elif notified is None:  # read once more when subscribed: something may have been stored meanwhile
+                    notified = await stack.enter_async_context(self._notifier.subscribe(topic(id)))
                 else:
-                    await wait_for(published, self._pubsub.poll_seconds)
+                    await wait_for(notified, self._notifier.poll_seconds)
                 if clock() - silent_since >= self._options.keepalive:
                     silent_since = clock()
                     yield []
-
-    async def _is_over(self, id: str) -> bool:
-        stream = await self.streams.load(id)
-        return stream is None or stream.ended is not None
-
-    async def _closing(self, stored: StoredResponse, number: int) -> bytes:
-        """Return the terminator, and before it the frame that ends the response, if none is stored."""
-        over = await self._store.load(stored.owner, stored.id)
-        if over is None:
-            raise NotFound("The response was deleted.", param="response_id", code="response_not_found")
-        stream = await self.streams.load(stored.id)
-        if stream is not None and not stream.whole:
-            return closing(over.body, number + 1) + DONE
-        return DONE
 
     async def require_stream(self, stored: StoredResponse) -> None:
         """Raise unless the events of this response are stored."""
@@ -205,5 +205,5 @@ def is_running(stored: StoredResponse) -> bool:
 
 
 def topic(id: str) -> str:
-    """Return the topic on which it is published that more of a response is stored."""
+    """Return the topic of notifications that more of a response is stored."""
     return f"response/{id}"

@@ -16,8 +16,9 @@ from toolgate.auth.authenticator import Caller
 from toolgate.http.exchange import Header
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.telemetry.request_log import RequestRecord
+from toolgate.wire.jsontext import encode
 
-_OWN_PREFIX = b"x-toolgate-"
+_OWN_PREFIX = b"x-toolgate-"  # choices of tools, sessions and windows
 
 
 class BackgroundRequest(Struct, frozen=True):
@@ -49,7 +50,7 @@ class BackgroundRequest(Struct, frozen=True):
         )
 
 
-class BackgroundRequestContext(Struct, frozen=True):
+class BackgroundChatRequestContext(Struct, frozen=True):
     """A stored request on its way through the chat handler (`toolgate.api.chat.ChatRequestContext`)."""
 
     exchange: ResponseSink
@@ -61,6 +62,7 @@ class BackgroundRequestContext(Struct, frozen=True):
 
 def select_headers(headers: Iterable[Header], passed: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return the headers that a response depends on: our own, those for the upstream, and whether a web page asked."""
+    # With an origin the caller may use less: see `with_rights`.
     names = {b"origin", *[name.encode() for name in passed]}
     selected = [(name, value) for name, value in headers if name in names or name.startswith(_OWN_PREFIX)]
     return tuple([(name.decode("latin-1"), value.decode("latin-1")) for name, value in selected])
@@ -73,7 +75,7 @@ def headers_by_name(headers: Iterable[tuple[str, str]]) -> dict[bytes, bytes]:
 
 def encode_request(request: BackgroundRequest) -> bytes:
     """Return the request as it is stored."""
-    return msgspec.json.encode(request)
+    return encode(request)
 
 
 def decode_request(stored: bytes) -> BackgroundRequest:

@@ -8,24 +8,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.api.chat import ChatHandler
-from toolgate.api.response_writer import RoutedRequest
+from toolgate.api.response_writer import PreparedRequest
 from toolgate.api.responses.attempt_recovery import RecoveredAttempt, resumption
 from toolgate.api.responses.background_request import (
+    BackgroundChatRequestContext,
     BackgroundRequest,
-    BackgroundRequestContext,
     decode_request,
     failure,
     headers_by_name,
 )
-from toolgate.api.responses.conversation_locks import ActiveConversations
-from toolgate.api.responses.save import ResponseRecorder
+from toolgate.api.responses.conversation_locks import ProcessConversationLocks
+from toolgate.api.responses.save import ContinuedRequest, FinishedResponseSaver
 from toolgate.api.responses.stream_recorder import StreamRecorder, WriteClaim
 from toolgate.auth.authenticator import ANONYMOUS, Caller
-from toolgate.conversation.errors import GatewayError, ToolgateError, Unauthenticated
+from toolgate.conversation.errors import InternalGatewayError, ToolgateError, Unauthenticated
 from toolgate.conversation.events import StepStart
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect
@@ -46,10 +47,11 @@ from toolgate.tools.execution.durable import DurableRunContext
 _ABANDONED = {
     "parked": "The server stopped again and again while it made this response, so that it was given up.",
     "lost": "What this response had done so far is lost, so that it was not gone on with: nothing is done twice.",
+    "unreadable": "The stored request of this response cannot be read, so that it was given up.",
 }
 
 
-class BackgroundOptions(Struct, frozen=True):
+class BackgroundResponseOptions(Struct, frozen=True):
     """How many background responses a caller may have, and how they are stored."""
 
     per_caller: int = 16
@@ -57,8 +59,7 @@ class BackgroundOptions(Struct, frozen=True):
     stream_keep_seconds: float = 86_400.0
     flush_seconds: float = 0.25
     keepalive: float = 15.0
-    asks_again: bool = True
-    """Whether a person decides about calls that were cut off."""
+    asks_again: bool = True  # a person decides about calls that were cut off
 
 
 class BackgroundBudgets(Protocol):
@@ -95,8 +96,8 @@ class BackgroundServices(Struct, frozen=True):
     budgets: BackgroundBudgets = UnlimitedBudgets()
 
 
-class AcceptedResponse(Struct, frozen=True):
-    """A response that this process has accepted and whose run has not started yet.
+class AcceptedBackgroundRequest(Struct, frozen=True):
+    """A request that this process has accepted and whose run has not started yet.
 
     It spares the run a second decoding; `release` unlocks the response's conversation.
     """
@@ -111,7 +112,7 @@ class LiveResponses:
     """The background responses that this process has accepted or makes now, by id."""
 
     def __init__(self) -> None:
-        self.accepted: dict[str, AcceptedResponse] = {}
+        self.accepted: dict[str, AcceptedBackgroundRequest] = {}
         self.recorders: dict[str, StreamRecorder] = {}
 
     def recorder(self, id: str) -> StreamRecorder | None:
@@ -135,16 +136,16 @@ class BackgroundRunHandler:
         streams: StreamStore,
         runs: RunStore,
         conversations: ConversationStore,
-        active: ActiveConversations,
+        active: ProcessConversationLocks,
         live: LiveResponses,
         services: Callable[[], BackgroundServices],
         telemetry: Telemetry,
-        options: BackgroundOptions,
+        options: BackgroundResponseOptions,
         announce: Callable[[str], None],
         timelines: RunTimelines | None = None,
         dialect: Dialect = OPENAI_RESPONSES,
     ) -> None:
-        """`services` returns those of the configuration in force; `announce` publishes that more of a response is stored.
+        """`services` returns those of the configuration in force; `announce` reports that more of a response is stored.
 
         `timelines` show runs to people.
         """
@@ -163,18 +164,24 @@ class BackgroundRunHandler:
 
     async def perform(self, attempt: RunAttempt) -> None:
         """Make a response, from its beginning or from where an earlier attempt ended."""
+        # In `accepted` if this process has accepted it and this is the first attempt: then nothing is decoded twice.
         id, accepted = attempt.run.id, self._live.accepted.get(attempt.run.id)
-        request = accepted.request if accepted else await run_in_thread(decode_request, attempt.run.request)
+        request = accepted.request if accepted else await self._stored_request(attempt)
+        if request is None:
+            await self.stop(attempt, "unreadable")
+            return
         release = accepted.release if accepted else await self._lock_conversation(request)
         record, recorder, flushing = request.new_record(), None, None
         CALLER.set(record.caller)  # queues for threads and connections let callers take turns by it
         try:
             resumed = await self._resumption(attempt, request)
             timeline = await self._timeline(attempt, resumed)
+            # The attempt that ends the response is charged for the steps of all attempts.
             for model, used in resumed.history.by_model.items():
                 record.tally.add(used, model)
             self._services().budgets.stop_run_at_limits(record)
             recorder = self._live.recorders[id] = await self._recorder(attempt, request, resumed, release)
+            # Only now: followers that wait for the start look for the recorder at once.
             if accepted is not None:
                 del self._live.accepted[id]
                 accepted.started.set()
@@ -185,8 +192,9 @@ class BackgroundRunHandler:
             if flushing is not None:
                 flushing.cancel()
             self._live.recorders.pop(id, None)
-            self._live.drop(id)
+            self._live.drop(id)  # if it failed before it had a recorder: followers must not wait for its start for ever
             release()
+            # A response that has not ended is continued by another attempt, which logs and charges it.
             if recorder is not None and recorder.ended:
                 record.usage = record.tally.usage or record.usage
                 self._telemetry.finish(record)
@@ -198,7 +206,7 @@ class BackgroundRunHandler:
         """Open the timeline of the run, with all that earlier attempts are known to have finished."""
         if self._timelines is None:
             return None
-        again = attempt.run.token > 1
+        again = attempt.run.token > 1  # every claim counts it up by one
         timeline = await self._timelines.attach(attempt.run.id, attempt.run.owner, again)
         if timeline is not None and again:
             timeline.reconcile(resumed.history.messages, resumed.history.started)
@@ -216,27 +224,28 @@ class BackgroundRunHandler:
     ) -> None:
         """Have the chat handler answer into the recorder; however that goes the response ends, unless it is interrupted."""
         services, codec = self._services(), self._dialect.server
-        question: RoutedRequest | None = None
+        continued: PreparedRequest | None = None  # set once its encoder continues the stream: then it encodes failures
         try:
             # The caller may have lost its key, and tools may have come or gone, since the request was accepted.
             caller = services.callers(request.turn.owner)
             if caller is None:
                 raise Unauthenticated("The key that asked for this response is no longer valid.")
             headers = headers_by_name(request.headers)
-            call = BackgroundRequestContext(recorder, with_rights(caller, headers), record, headers)
+            call = BackgroundChatRequestContext(recorder, with_rights(caller, headers), record, headers)
             durable = _durable_run(attempt, resumed, recorder, self._options.asks_again, timeline)
             prepared = await services.chat.prepare(call, self._dialect, codec, request.turn.body, durable, decoded)
+            # The client knows the response by the id that it got when the request was accepted.
             prepared = replace(prepared, metadata=replace(prepared.metadata, id=request.id, created=request.created))
             prepared, withdrawn = await run_in_thread(resumed.continue_stream, prepared)
-            question = prepared
+            continued = prepared
             await recorder.write(withdrawn)
             if timeline is not None and prepared.on_delivered is None:  # no tool loop records its steps
                 timeline.step_started(())
-            await services.chat.respond(question)
+            await services.chat.respond(prepared)
         except ToolgateError as error:
-            await _fail(recorder, question, record, error)
+            await _fail(recorder, continued, record, error)
         except asyncio.CancelledError:
-            if not attempt.cancelled:
+            if not attempt.cancelled:  # the server stops, or the lease is lost: another attempt continues
                 raise
             record.note_cancelled()
             await recorder.close("cancelled")
@@ -244,30 +253,52 @@ class BackgroundRunHandler:
         except Exception as error:  # noqa: BLE001  # no caller is left to raise it to: the client reads it, the log has all
             self._telemetry.crashed(record, error)
             await _fail(
-                recorder, question, record, GatewayError("An internal error occurred; the server's log has it.")
+                recorder,
+                continued,
+                record,
+                InternalGatewayError("An internal error occurred; the server's log has it."),
             )
 
     async def stop(self, attempt: RunAttempt, how: EarlyEnd) -> None:
         """Store the end of a response that is not made any further."""
-        request = await run_in_thread(decode_request, attempt.run.request)
+        request = await self._stored_request(attempt)
+        if request is None:
+            # Its end is stored nevertheless, or the run would be resumed for ever and could not even be cancelled.
+            run = attempt.run
+            stored = await self._store.load(run.owner, run.id)
+            turn = ContinuedRequest(run.owner, {}, stored.input if stored is not None else [])
+            request = BackgroundRequest(run.id, int(run.created), turn, streamed=True)
         resumed = await self._resumption(attempt, request)
+        # No lock to release: a response that is cancelled or failed adds nothing to its conversation.
         recorder = await self._recorder(attempt, request, resumed, lambda: None)
         services = self._services()
-        if how == "cancelled":
-            await recorder.close("cancelled")
-            await services.chat.cancel_approvals(request.id)
-        else:
-            await recorder.close("failed", failure(_ABANDONED[how]), "parked" if how == "parked" else "failed")
-            if self._timelines is not None:
-                await self._timelines.fail(attempt.run.id, attempt.run.owner, _ABANDONED[how])
-        self._live.drop(attempt.run.id)
-        model = request.turn.body.get("model")
-        record = RequestRecord(request.request_id, caller=request.turn.owner, model=model if type(model) is str else "")
-        for model, used in resumed.history.by_model.items():
-            record.tally.add(used, model)
-        record.usage = record.tally.usage
-        # The usage of steps that cannot be read is not known: as much as was reserved is charged.
-        services.budgets.charge(record, request.held, len(attempt.steps.recorded) < attempt.run.steps)
+        try:
+            if how == "cancelled":
+                await recorder.close("cancelled")
+                await services.chat.cancel_approvals(request.id)
+            else:
+                await recorder.close("failed", failure(_ABANDONED[how]), "parked" if how == "parked" else "failed")
+                if self._timelines is not None:
+                    await self._timelines.fail(attempt.run.id, attempt.run.owner, _ABANDONED[how])
+        finally:
+            self._live.drop(attempt.run.id)
+            if recorder.ended:
+                model = request.turn.body.get("model")
+                name = model if type(model) is str else ""
+                record = RequestRecord(request.request_id, caller=request.turn.owner, model=name)
+                for model, used in resumed.history.by_model.items():
+                    record.tally.add(used, model)
+                record.usage = record.tally.usage
+                # The usage of steps that cannot be read is not known: as much as was reserved is charged.
+                services.budgets.charge(record, request.held, len(attempt.steps.recorded) < attempt.run.steps)
+
+    async def _stored_request(self, attempt: RunAttempt) -> BackgroundRequest | None:
+        """Return the request of a run; None if it cannot be read, because a newer version or a defect has written it."""
+        try:
+            return await run_in_thread(decode_request, attempt.run.request)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._telemetry.log.warning("run", id=attempt.run.id, problem=f"its stored request cannot be read: {error}")
+            return None
 
     async def _lock_conversation(self, request: BackgroundRequest) -> Callable[[], None]:
         """Lock the conversation again; another response that was started there meanwhile ends first."""
@@ -288,7 +319,7 @@ class BackgroundRunHandler:
         return StreamRecorder(
             self._streams,
             WriteClaim(self._runs, attempt.run),
-            ResponseRecorder(self._store, request.turn, self._conversations, on_stored),
+            FinishedResponseSaver(self._store, request.turn, self._conversations, on_stored),
             stored.body if stored is not None else {"id": request.id, "created_at": request.created},
             stored=stream is not None and stream.kept,
             sent=resumed.frames,
@@ -318,7 +349,7 @@ def _durable_run(
 
 
 class _ClaimedSteps:
-    """The steps of an attempt, which is cancelled when it may not write one any more (`RunStepLog`)."""
+    """The steps of an attempt, which is cancelled when it may not write one any more (`DurableStepLog`)."""
 
     def __init__(self, attempt: RunAttempt, recorder: StreamRecorder) -> None:
         self.recorded = attempt.steps.recorded
@@ -330,12 +361,12 @@ class _ClaimedSteps:
 
 
 async def _fail(
-    recorder: StreamRecorder, question: RoutedRequest | None, record: RequestRecord, error: ToolgateError
+    recorder: StreamRecorder, prepared: PreparedRequest | None, record: RequestRecord, error: ToolgateError
 ) -> None:
     """Record the failure as a stream would have sent it: with its beginning, if nothing was recorded yet."""
     record.note_error(error)
-    if recorder.started or question is None:
+    if recorder.started or prepared is None:
         await recorder.close("failed", failure(error.message))
         return
-    encoder = question.encoder or question.codec.encoder(question.request, question.metadata)
+    encoder = prepared.encoder or prepared.codec.encoder(prepared.request, prepared.metadata)
     await recorder.write(encoder.encode(StepStart()) + encoder.error(error))

@@ -10,14 +10,14 @@ from typing import Any
 
 from toolgate.api.responses.item_normalization import text_message, with_ids
 from toolgate.conversation.errors import InvalidUpstreamAnswer
-from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import ReasoningSignature
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.conversation.reasoning_envelope import unwrap_signature, wrap_signature
 from toolgate.dialects.openai_responses.input_items import InputItemDecoder
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import decode
 
-_SIGNATURE = "toolgate_compaction"
+_SIGNATURE = "toolgate_compaction"  # marks our own summaries among the opaque contents of other servers
 _CALLS = ("function_call", "custom_tool_call")
 _RESULTS = ("function_call_output", "custom_tool_call_output")
 _PROMPT = """\
@@ -30,6 +30,7 @@ _HEADING = "Summary of the conversation so far:\n\n"
 
 def summary_request(body: dict[str, Any], items: Sequence[Any]) -> dict[str, Any]:
     """Return the request for a summary of the items."""
+    # Without tools: the model should write and not call. The cache key lets the upstream reuse the conversation so far.
     own = {name: body[name] for name in ("model", "instructions", "prompt_cache_key") if body.get(name) is not None}
     return {**own, "input": [*items, text_message(_PROMPT)], "store": False}
 
@@ -50,6 +51,7 @@ def first_open_call(items: Sequence[Any]) -> int:
     if not unanswered:
         return len(items)
     place = unanswered[0]
+    # Calls of one answer stay together, with the reasoning before them: some models refuse calls without it.
     while place and _kind(items[place - 1]) in (*_CALLS, "reasoning"):
         place -= 1
     return place
@@ -82,21 +84,21 @@ def compact(items: Sequence[Any], place: int, answer: bytes, created: int) -> di
 
 def with_summaries(items: Sequence[Any]) -> list[Any]:
     """Return the items with our summaries as messages of the model; those of other servers stay as they are."""
-    return [_summary_message(item) if is_compaction(item) else item for item in items]
+    shown: list[Any] = []
+    for item in items:
+        encrypted = item.get("encrypted_content") if is_compaction(item) else None
+        signature = unwrap_signature(encrypted) if type(encrypted) is str else None
+        if signature is not None and signature.dialect == _SIGNATURE:
+            # Never a system message: results of tools are in the summary, and these must not give instructions.
+            text = _HEADING + str(signature.fields.get("summary", ""))
+            item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        shown.append(item)
+    return shown
 
 
 def is_compaction(item: Any) -> bool:
     """Return whether the item holds a summary."""
     return bool(_kind(item) == "compaction")
-
-
-def _summary_message(item: dict[str, Any]) -> dict[str, Any]:
-    encrypted = item.get("encrypted_content")
-    signature = unwrap_signature(encrypted) if type(encrypted) is str else None
-    if signature is None or signature.dialect != _SIGNATURE:
-        return item
-    text = _HEADING + str(signature.fields.get("summary", ""))
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
 def _kind(item: Any) -> Any:

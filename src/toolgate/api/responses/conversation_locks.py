@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from toolgate.conversation.errors import Conflict, Overloaded
+from toolgate.conversation.errors import Conflict, GatewayOverloaded
 from toolgate.storage.conversation_locks import ConversationLocks
 
-RENEW_SECONDS = 5.0
+RENEW_SECONDS = 5.0  # a lease lasts for a few of these, so that one failed renewal loses no lock
 _POLL_SECONDS = 0.5
 
 
-class ActiveConversations:
+class ProcessConversationLocks:
     """The conversations that this process has locked."""
 
     def __init__(self, locks: ConversationLocks, *, renew_seconds: float = RENEW_SECONDS) -> None:
@@ -29,7 +29,7 @@ class ActiveConversations:
         """Lock a conversation for one response and return what unlocks it; Conflict if it is locked."""
         if conversation in self._locked:
             raise _conflict(conversation)
-        self._locked.add(conversation)
+        self._locked.add(conversation)  # before the database is asked, so that no other task asks it meanwhile
         try:
             holder = await self._locks.acquire(conversation)
             if holder is None:
@@ -64,7 +64,7 @@ class ActiveConversations:
         self._locks.forget(conversation, holder)
 
         async def release() -> None:
-            with suppress(Overloaded):  # the lease runs out
+            with suppress(GatewayOverloaded):  # the lease runs out
                 await self._locks.release(conversation, holder)
 
         task = asyncio.get_running_loop().create_task(release())
@@ -75,7 +75,7 @@ class ActiveConversations:
         while True:
             await asyncio.sleep(self._renew_seconds)
             if self._locked:
-                with suppress(Overloaded):  # a lease lasts for a few more tries
+                with suppress(GatewayOverloaded):  # a lease lasts for a few more tries
                     await self._locks.renew(tuple(self._locked))
 
 

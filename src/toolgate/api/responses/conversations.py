@@ -8,46 +8,46 @@ import time
 from typing import Any
 
 from toolgate.api.paging import list_all, list_page, read_page, unknown_cursor
+from toolgate.api.responses.conversations_and_background import ConversationsAndBackground
 from toolgate.api.responses.item_normalization import with_ids
 from toolgate.api.responses.previous_items import PreviousItemLoader, unknown_conversation
-from toolgate.api.responses.state import ResponsesState
+from toolgate.conversation.call_ids import MAX_STORED
 from toolgate.conversation.errors import InvalidRequest, NotFound
-from toolgate.conversation.ids import MAX_STORED, random_suffix
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.input_items import InputItemDecoder
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.storage.conversations import StoredConversation
 from toolgate.storage.responses import ResponseStore
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
+# The limits of OpenAI: items that one request may add, and pairs of metadata with the lengths of names and values.
 MAX_ITEMS = 20
-"""How many items one request may add."""
-
 _MAX_METADATA, _MAX_NAME_LENGTH, _MAX_VALUE_LENGTH = 16, 64, 512
 
 
 class ConversationEndpoints:
     """The endpoints of conversations and their items."""
 
-    def __init__(self, store: ResponseStore, state: ResponsesState) -> None:
+    def __init__(self, store: ResponseStore, state: ConversationsAndBackground) -> None:
         self._store = state.conversations
         self._state = state
         self._previous = PreviousItemLoader(store, state)
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         codec = DIALECT.server
         return [
-            Endpoint("POST", "/v1/conversations", self.create, codec),
-            Endpoint("POST", "/v1/conversations/{}/items", self.add_items, codec),
-            Endpoint("GET", "/v1/conversations/{}/items", self.list_items, codec),
-            Endpoint("GET", "/v1/conversations/{}/items/{}", self.show_item, codec),
-            Endpoint("DELETE", "/v1/conversations/{}/items/{}", self.delete_item, codec),
-            Endpoint("GET", "/v1/conversations/{}", self.show, codec),
-            Endpoint("POST", "/v1/conversations/{}", self.update, codec),
-            Endpoint("DELETE", "/v1/conversations/{}", self.delete, codec),
+            HttpRoute("POST", "/v1/conversations", self.create, codec),
+            HttpRoute("POST", "/v1/conversations/{}/items", self.add_items, codec),
+            HttpRoute("GET", "/v1/conversations/{}/items", self.list_items, codec),
+            HttpRoute("GET", "/v1/conversations/{}/items/{}", self.show_item, codec),
+            HttpRoute("DELETE", "/v1/conversations/{}/items/{}", self.delete_item, codec),
+            HttpRoute("GET", "/v1/conversations/{}", self.show, codec),
+            HttpRoute("POST", "/v1/conversations/{}", self.update, codec),
+            HttpRoute("DELETE", "/v1/conversations/{}", self.delete, codec),
         ]
 
     async def create(self, call: AdmittedHttpRequest) -> None:
@@ -87,13 +87,14 @@ class ConversationEndpoints:
         fields = Fields(await call.exchange.json())
         fields.require("items")
         given = _read_items(fields)
+        # A response that is being made has read the items already: it would be made without these.
         unlock = await self._state.lock_conversation(found.owner, found.id)
         try:
             items = await self._items(given, found.owner)
             added = await self._store.append(found.owner, found.id, items)
         finally:
             unlock()
-        if not added:
+        if not added:  # it was deleted meanwhile
             raise unknown_conversation(found.id)
         await call.exchange.respond(200, encode(list_all(items)))
 
@@ -102,6 +103,7 @@ class ConversationEndpoints:
         found, page = await self._find(call), read_page(call.exchange.query)
         if page.after is not None and await self._store.item(found.owner, found.id, page.after) is None:
             raise unknown_cursor(page.after)
+        # As many items as a page may hold by their size, and one more, which only shows that there is another page.
         limit = await self._store.fitting(found.owner, found.id, page.order, page.after, page.limit)
         items = await self._store.page(found.owner, found.id, page.order, page.after, limit + 1)
         await call.exchange.respond(200, await run_in_thread(lambda: encode(list_page(items, limit))))
@@ -131,7 +133,7 @@ class ConversationEndpoints:
         """Return the items with ids, references resolved, once the dialect could decode them."""
         items = await self._previous.resolve(given, owner)
         await run_in_thread(_check_items, items)
-        return with_ids(items)
+        return with_ids(items)  # after the check, which names an id that is too long; `with_ids` would replace it
 
 
 def _check_items(items: list[dict[str, Any]]) -> None:

@@ -13,28 +13,28 @@ from msgspec.structs import replace
 
 from toolgate.api.chat import ChatHandler
 from toolgate.api.paging import read_number, read_page, read_query, slice_page
-from toolgate.api.response_writer import RoutedRequest, warning_header
+from toolgate.api.response_writer import PreparedRequest, warning_header
 from toolgate.api.responses.background_request import BackgroundRequest, headers_by_name, select_headers
 from toolgate.api.responses.background_run import BackgroundBudgets, UnlimitedBudgets
 from toolgate.api.responses.compaction import check_items, compact, first_open_call, summary_request, with_summaries
+from toolgate.api.responses.conversations_and_background import ConversationsAndBackground
 from toolgate.api.responses.cut_off_stream import error_frame
 from toolgate.api.responses.forkable_request import ForkOrigin, decode_fork_request, encode_fork_request
 from toolgate.api.responses.item_normalization import with_ids
 from toolgate.api.responses.previous_items import PreviousItemLoader, conversation_of
-from toolgate.api.responses.save import ContinuedRequest, ResponseRecorder
-from toolgate.api.responses.state import ResponsesState
+from toolgate.api.responses.save import ContinuedRequest, FinishedResponseSaver
 from toolgate.api.responses.websocket_request import (
     SOCKET,
+    EmptyAnswerModel,
     InMemoryResponseRecorder,
-    NoGenerationModel,
-    ResponseSocketLane,
+    WebSocketLane,
     read_create,
 )
-from toolgate.conversation.errors import InvalidRequest, NotFound, Overloaded
+from toolgate.conversation.errors import GatewayOverloaded, InvalidRequest, NotFound
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses.response_object import DONE
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.http.exchange import Header
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
@@ -55,7 +55,7 @@ class ResponseEndpoints:
         chat: ChatHandler,
         store: ResponseStore,
         dialect: Dialect,
-        state: ResponsesState | None = None,
+        state: ConversationsAndBackground | None = None,
         budgets: BackgroundBudgets = UnlimitedBudgets(),  # noqa: B008  # it has no state
     ) -> None:
         """`budgets` are those under which requests of these endpoints are admitted."""
@@ -66,16 +66,16 @@ class ResponseEndpoints:
         self._budgets = budgets
         self._previous = PreviousItemLoader(store, state)
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         codec = self._dialect.server
         return [
-            Endpoint("POST", "/v1/responses", self.create, codec),
-            Endpoint("POST", "/v1/responses/compact", self.compact, codec),
-            Endpoint("GET", "/v1/responses/{}/input_items", self.input_items, codec),
-            Endpoint("POST", "/v1/responses/{}/cancel", self.cancel, codec),
-            Endpoint("GET", "/v1/responses/{}", self.retrieve, codec),
-            Endpoint("DELETE", "/v1/responses/{}", self.delete, codec),
+            HttpRoute("POST", "/v1/responses", self.create, codec),
+            HttpRoute("POST", "/v1/responses/compact", self.compact, codec),
+            HttpRoute("GET", "/v1/responses/{}/input_items", self.input_items, codec),
+            HttpRoute("POST", "/v1/responses/{}/cancel", self.cancel, codec),
+            HttpRoute("GET", "/v1/responses/{}", self.retrieve, codec),
+            HttpRoute("DELETE", "/v1/responses/{}", self.delete, codec),
         ]
 
     async def create(self, call: AdmittedHttpRequest) -> None:
@@ -84,7 +84,7 @@ class ResponseEndpoints:
         if type(body) is not dict:
             raise InvalidRequest("The body must be an object.")
         body = self._chat.with_model(call, body)  # before it is stored: the default may change
-        lane: ResponseSocketLane | None = call.exchange.extension(SOCKET)
+        lane: WebSocketLane | None = call.exchange.extension(SOCKET)
         body, generate = read_create(body) if lane else (body, True)
         if type(body.get("background")) not in (bool, type(None)):
             raise InvalidRequest("background must be true or false.", param="background", code="invalid_type")
@@ -93,14 +93,15 @@ class ResponseEndpoints:
         if body.get("background") is True:
             await self._start(call, body, unlock)
             return
+        # Only from here on: a background response goes on when its client leaves.
         call.exchange.cancel_when_client_leaves()
         try:
             turn = await self._previous.turn(body, call.caller.name, lane.memory if lane else None)
             prepared = await self._prepare(call, turn.body)
-            prepared = prepared if generate else replace(prepared, model=NoGenerationModel())
-            await self._chat.respond(prepared, self._recorder(turn, unlock, lane, self._run_of(call, body)))
+            prepared = prepared if generate else replace(prepared, model=EmptyAnswerModel())
+            await self._chat.respond(prepared, self._recorder(call, body, turn, unlock, lane))
         finally:
-            unlock()
+            unlock()  # does nothing if the response was saved, which unlocks before the client gets its end
 
     async def compact(self, call: AdmittedHttpRequest) -> None:
         """Compact a conversation; the result can be sent as input, or continued by its id."""
@@ -112,10 +113,11 @@ class ResponseEndpoints:
         if not items:
             raise InvalidRequest("There is nothing to compact: give input or previous_response_id.", param="input")
         await run_in_thread(check_items, items)
-        cut = first_open_call(items)
+        cut = first_open_call(items)  # items from here on stay: the client sends the results of these calls next
         prepared = await self._prepare(call, summary_request(body, with_summaries(items[:cut])))
         call.exchange.cancel_when_client_leaves()
         summary, headers = await self._chat.complete(prepared)
+        # `complete` sends nothing to the client, so that it does not know when the response is delivered.
         if prepared.on_delivered is not None:
             await prepared.on_delivered()
         compaction = compact(items, cut, summary, prepared.metadata.created)
@@ -144,6 +146,7 @@ class ResponseEndpoints:
         if state is None:
             await self._store.delete(call.caller.name, stored.id)
         else:
+            # Cancelled first: a run that is deleted while it goes on cannot store its end, and is not charged.
             await state.background.cancel(stored)
             await self._store.delete(call.caller.name, stored.id, *state.background.forgetting(stored.id))
         await call.exchange.respond(200, encode({"id": stored.id, "object": "response", "deleted": True}))
@@ -161,6 +164,8 @@ class ResponseEndpoints:
         """List the input items of a stored response, newest first unless `order` is given."""
         stored, page = await self._find(call), read_page(call.exchange.query)
         items = [*await self._previous.before(stored), *stored.input]
+        # An item without an id gets the same one for every page, since `after` of the next request names it:
+        # that of the response without `resp_`, and the number of the item.
         named = [{"id": f"item_{stored.id[5:]}_{number}", **item} for number, item in enumerate(items)]
         await call.exchange.respond(200, await run_in_thread(lambda: encode(slice_page(with_ids(named), page))))
 
@@ -179,12 +184,16 @@ class ResponseEndpoints:
         return await self._state.lock_conversation(call.caller.name, conversation)
 
     async def _with_tool_fields(self, call: AdmittedHttpRequest, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the body with the server tools of the response that it answers, where it does not choose its own.
-
-        A client that answers an approval request sends only the answer, or nothing if a person answered elsewhere.
-        """
+        """Return the body with the server tools of the response that it answers, where it does not choose its own."""
         previous, timelines = body.get("previous_response_id"), self._state.timelines if self._state else None
-        if type(previous) is not str or timelines is None or not _answers_approvals(body.get("input")):
+        if type(previous) is not str or timelines is None:
+            return body
+        # A client that answers an approval request sends only the answer, or nothing if a person answered elsewhere.
+        items = body.get("input")
+        if items and not (
+            type(items) is list
+            and any(isinstance(item, dict) and item.get("type") == "mcp_approval_response" for item in items)
+        ):
             return body
         kept = await timelines.store.request(previous, call.caller.name)
         if kept is None:
@@ -193,35 +202,36 @@ class ResponseEndpoints:
         fields = sent_tool_fields(request.body, headers_by_name(request.headers))
         return {**fields, **body, **sent_tool_fields(body, call.headers)}
 
-    def _prepare(self, call: AdmittedHttpRequest, body: dict[str, Any]) -> Awaitable[RoutedRequest]:
+    def _prepare(self, call: AdmittedHttpRequest, body: dict[str, Any]) -> Awaitable[PreparedRequest]:
         return self._chat.prepare(call, self._dialect, self._dialect.server, body)
 
     def _recorder(
         self,
+        call: AdmittedHttpRequest,
+        body: dict[str, Any],
         turn: ContinuedRequest,
         unlock: Callable[[], None],
-        lane: ResponseSocketLane | None,
-        run_of: Callable[[str], tuple[Write, ...]],
-    ) -> ResponseRecorder | InMemoryResponseRecorder | None:
-        recorder = None
-        if turn.stored or turn.conversation is not None:
-            conversations = self._state.conversations if self._state else None
-            recorder = ResponseRecorder(self._store, turn, conversations, unlock, run_of)
-        return recorder if lane is None or turn.stored else InMemoryResponseRecorder(lane, turn, recorder)
+        lane: WebSocketLane | None,
+    ) -> FinishedResponseSaver | InMemoryResponseRecorder | None:
+        """Return what keeps the response: in the database, in the memory of its socket, or nowhere."""
+        state, record = self._state, call.record
 
-    def _run_of(self, call: AdmittedHttpRequest, body: dict[str, Any]) -> Callable[[str], tuple[Write, ...]]:
-        """Return what links the run with server tools that a stored response has been made by, if it has, with it."""
-        timelines, record = self._state.timelines if self._state else None, call.record
-
-        def writes(response: str) -> tuple[Write, ...]:
-            if timelines is None or not record.run:
+        def keep_request(response: str) -> tuple[Write, ...]:
+            # Only a run with server tools can be forked, and whether there is one is known once the model is asked.
+            if state is None or state.timelines is None or not record.run:
                 return ()
             record.response = response
             headers = select_headers(call.exchange.headers, self._dialect.forwarded_headers)
             request = encode_fork_request(body, headers)
-            return (timelines.store.keeping_request(response, call.caller.name, request),)
+            return (state.timelines.store.keeping_request(response, call.caller.name, request),)
 
-        return writes
+        recorder = None
+        # With `store: false` the response is not stored, but its items still belong to its conversation.
+        if turn.stored or turn.conversation is not None:
+            recorder = FinishedResponseSaver(
+                self._store, turn, state.conversations if state else None, unlock, keep_request
+            )
+        return recorder if lane is None or turn.stored else InMemoryResponseRecorder(lane, turn, recorder)
 
     async def _start(self, call: AdmittedHttpRequest, body: dict[str, Any], unlock: Callable[[], None]) -> None:
         """Accept a background response, and send it as it is queued, or its events as they come."""
@@ -240,16 +250,18 @@ class ResponseEndpoints:
         body: dict[str, Any],
         unlock: Callable[[], None],
         fork: ForkOrigin | None = None,
-    ) -> tuple[RoutedRequest, StoredResponse]:
+    ) -> tuple[PreparedRequest, StoredResponse]:
         """Accept a background response and store it as queued; `fork` if it continues a copy of another run."""
         held: BudgetReservation | None = None
         try:
             state = self._check_background(body)
             streamed = body.get("stream") is True
+            # Always made as a stream: what it has sent so far is stored, and a later attempt continues from there.
             turn = await self._previous.turn({**body, "stream": True}, call.caller.name)
             turn = replace(turn, past=[])  # these items are in the body, which is stored until the response has ended
             prepared = await self._prepare(call, turn.body)
             metadata, record = prepared.metadata, call.record
+            # The end of this HTTP request would release the reservation, but the run has yet to use it.
             held = self._budgets.keep_reservation(record.request_id)
             headers = fork.headers if fork else select_headers(call.exchange.headers, self._dialect.forwarded_headers)
             request = BackgroundRequest(
@@ -267,7 +279,7 @@ class ResponseEndpoints:
         record.run = stored.id
         return prepared, stored
 
-    def _check_background(self, body: dict[str, Any]) -> ResponsesState:
+    def _check_background(self, body: dict[str, Any]) -> ConversationsAndBackground:
         if self._state is None:
             raise InvalidRequest("background responses are not offered by this server.", param="background")
         if body.get("store") is False:
@@ -279,7 +291,7 @@ class ResponseEndpoints:
     async def _follow(
         self,
         call: AdmittedHttpRequest,
-        state: ResponsesState,
+        state: ConversationsAndBackground,
         stored: StoredResponse,
         after: int,
         headers: Iterable[Header] = (),
@@ -295,14 +307,15 @@ class ResponseEndpoints:
         except asyncio.CancelledError:
             if exchange.client_left:
                 raise
-            error = call.record.cancelled_with or Overloaded(_RESUME, retry_after=1)
+            # The key was revoked, or the server stops: this error ends the stream, it is no event of the response.
+            error = call.record.cancelled_with or GatewayOverloaded(_RESUME, retry_after=1)
             call.record.note_error(error)
             await exchange.write(error_frame(error) + DONE)
         await exchange.end()
 
 
 def _opening_run(
-    state: ResponsesState, call: AdmittedHttpRequest, response: str, request: bytes, fork: ForkOrigin | None
+    state: ConversationsAndBackground, call: AdmittedHttpRequest, response: str, request: bytes, fork: ForkOrigin | None
 ) -> tuple[Write, ...]:
     """Return the writes that record the run of a background response, with the steps that it copies of another run."""
     if state.timelines is None:
@@ -320,12 +333,3 @@ def _opening_run(
         forked_step=fork.step if fork else None,
     )
     return (store.opening(run, request, fork.entries if fork else ()),)
-
-
-def _answers_approvals(items: Any) -> bool:
-    """Return whether an input answers approval requests, or adds nothing to the response that it continues."""
-    if not items:
-        return True
-    return type(items) is list and any(
-        isinstance(item, dict) and item.get("type") == "mcp_approval_response" for item in items
-    )

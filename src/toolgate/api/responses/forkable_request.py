@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+# Fields that a fork has of its own, or that are stored with the response.
 _LEFT_OUT = frozenset(("input", "previous_response_id", "conversation", "background", "stream", "store"))
-"""Fields that a fork has of its own, or that are stored with the response."""
 
 
 class ForkableRequest(Struct, frozen=True):

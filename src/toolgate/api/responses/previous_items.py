@@ -4,21 +4,21 @@ from typing import Any
 
 from toolgate.api.responses.background import is_running
 from toolgate.api.responses.compaction import is_compaction, with_summaries
+from toolgate.api.responses.conversations_and_background import ConversationsAndBackground
 from toolgate.api.responses.item_normalization import text_message
 from toolgate.api.responses.save import ContinuedRequest
-from toolgate.api.responses.state import ResponsesState
 from toolgate.api.responses.unstored import WebSocketUnstoredResponses
 from toolgate.conversation.errors import InvalidRequest, NotFound
 from toolgate.storage.responses import HistoryLimits, ResponseStore, StoredResponse
 
+# A reference has a few bytes and may stand for megabytes: a small request must not make the server read without end.
 MAX_REFERENCES = 1000
-"""How many items one request may refer to by id."""
 
 
 class PreviousItemLoader:
     """Loads the items before a request; without `state` there are no conversations."""
 
-    def __init__(self, store: ResponseStore, state: ResponsesState | None) -> None:
+    def __init__(self, store: ResponseStore, state: ConversationsAndBackground | None) -> None:
         self._store = store
         self._state = state
         self._limits = state.past_limits if state is not None else HistoryLimits()
@@ -39,11 +39,12 @@ class PreviousItemLoader:
             if await self._state.conversations.load(owner, conversation) is None:
                 raise unknown_conversation(conversation)
             earlier = await self._state.conversations.items(owner, conversation, self._limits)
-        elif unstored is not None:
+        elif unstored is not None:  # before the database, which does not have it
             earlier = unstored
         elif body.get("previous_response_id") is not None:
             earlier = await self._chain(owner, body["previous_response_id"])
         elif not any(is_compaction(item) for item in new_items):
+            # It continues nothing: the body stays as the client sent it.
             return ContinuedRequest(owner, body, new_items)
         else:
             earlier = []
@@ -71,6 +72,7 @@ class PreviousItemLoader:
         if conversation is None or self._state is None:
             return []
         items = await self._state.conversations.items(response.owner, conversation, self._limits)
+        # The response's input stands right before its output: both were appended together.
         ids = {item.get("id") for item in response.body["output"]}
         places = [place for place, item in enumerate(items) if item["id"] in ids]
         return items[: max(0, places[0] - len(response.input))] if places else items
@@ -94,6 +96,7 @@ class PreviousItemLoader:
         missing = [id for id in ids if id not in found]
         if missing and self._state is not None:
             found |= await self._state.conversations.named(owner, missing, self._limits)
+        # An item that is named twice is sent to the model twice, and counts twice.
         size = sum(found[id][1] for id in named if id in found)
         self._limits.check(size, 0, "What the item references name", "input")
         return [found[item["id"]][0] if _is_reference(item) and item["id"] in found else item for item in items]
@@ -101,6 +104,7 @@ class PreviousItemLoader:
     async def _chain(self, owner: str, previous: Any) -> list[Any]:
         chain = await self._store.chain(owner, previous, self._limits) if type(previous) is str else []
         if not chain:
+            # A chain is empty if any of it is missing: the client should know whether this response is, or an earlier one.
             there = type(previous) is str and await self._store.load(owner, previous) is not None
             raise InvalidRequest(
                 f"The response {str(previous)[:100]!r} "
@@ -108,6 +112,7 @@ class PreviousItemLoader:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
+        # A background response may have ended since the chain was read, or may run on another node.
         if is_running(chain[-1]) and self._state is not None:
             chain[-1] = await self._state.background.current(chain[-1])
         if is_running(chain[-1]):
@@ -128,6 +133,7 @@ class PreviousItemLoader:
         conversation = conversation_id(turn.body)
         if conversation is None or self._state is None:
             return own
+        # The items before it are stored in the conversation alone; those that were added later do not belong to it.
         items = await self._state.conversations.items(turn.owner, conversation, self._limits)
         ids = {item.get("id") for item in turn.body["output"]}
         places = [place for place, item in enumerate(items) if item["id"] in ids]
@@ -178,7 +184,7 @@ def _is_reference(item: Any) -> bool:
     match item:
         case {"id": str(), "type": "item_reference"}:
             return True
-        case {"id": str()}:
+        case {"id": str()}:  # the API lets clients leave out the type of a reference; a message has a role
             return "type" not in item and "role" not in item
         case _:
             return False

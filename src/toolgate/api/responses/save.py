@@ -16,7 +16,7 @@ from toolgate.wire.jsontext import decode
 
 _TERMINAL = (b"event: response.completed\n", b"event: response.incomplete\n", b"event: response.failed\n")
 _APPENDED = ("completed", "incomplete")
-_LAST_SECOND = 253_402_300_799  # of the year 9999
+_LAST_SECOND = 253_402_300_799  # of the year 9999: Python's dates end there
 
 
 class ContinuedRequest(Struct, frozen=True):
@@ -51,6 +51,7 @@ class ContinuedRequest(Struct, frozen=True):
 
 def last_response(chunk: bytes) -> dict[str, Any] | None:
     """Return the response object in the last frame of a stream, if the chunk has that."""
+    # This runs for every chunk: a search is much faster than to split it into frames.
     if not any(name in chunk for name in _TERMINAL):
         return None
     for frame in chunk.split(b"\n\n"):
@@ -60,7 +61,7 @@ def last_response(chunk: bytes) -> dict[str, Any] | None:
     return None
 
 
-class ResponseRecorder:
+class FinishedResponseSaver:
     """Saves the response of one turn, and then calls `on_saved`: the next turn may come (`AnswerRecorder`)."""
 
     def __init__(
@@ -93,7 +94,7 @@ class ResponseRecorder:
         if turn.conversation is not None and conversations is not None and response.get("status") in _APPENDED:
             output = response.get("output")
             items = with_ids([*turn.new_items, *(output if type(output) is list else [])])
-            if turn.stored:
+            if turn.stored:  # in one transaction with the response
                 also = (*also, conversations.appending(turn.owner, turn.conversation, items))
             else:
                 await conversations.append(turn.owner, turn.conversation, items)

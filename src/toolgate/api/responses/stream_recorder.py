@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.api.responses.cut_off_stream import items_done
-from toolgate.api.responses.save import ResponseRecorder, last_response
+from toolgate.api.responses.save import FinishedResponseSaver, last_response
 from toolgate.conversation.errors import ToolgateError
 from toolgate.dialects.dialect import WARNING_COMMENT
 from toolgate.http.exchange import Header
@@ -23,6 +23,7 @@ from toolgate.storage.streams import StreamStore
 
 _NO_ITEMS: Mapping[int, Any] = {}
 _END = b"\n\n"
+# Pings and the terminator have no sequence number: every reader gets its own.
 _NOT_EVENTS = (b":", b"data: [DONE]")
 _WARNING = WARNING_COMMENT.partition(b"%")[0]
 
@@ -37,6 +38,11 @@ class WriteClaim(Struct, frozen=True):
         """Raise RunLeaseLost if another node has the run by now."""
         await self.runs.check(self.run.id, self.run.token)
 
+    async def has_ended_run(self) -> bool:
+        """Return whether the run has ended under this very claim, though the commit of that was not confirmed."""
+        known = await self.runs.load(self.run.id)
+        return known is not None and known.is_over and known.token == self.run.token
+
     async def set_waiting(self, waiting: bool) -> None:
         """Store whether the run waits for an approval."""
         await self.runs.set_waiting(self.run.id, self.run.token, waiting)
@@ -49,7 +55,7 @@ class StreamRecorder:
         self,
         streams: StreamStore,
         claim: WriteClaim,
-        recorder: ResponseRecorder,
+        recorder: FinishedResponseSaver,
         response: dict[str, Any],
         *,
         stored: bool,
@@ -126,13 +132,14 @@ class StreamRecorder:
 
     async def write(self, chunk: bytes) -> None:
         """Record frames; the last ones are stored, together with the response, before a reader can get them."""
-        if chunk.startswith(_WARNING):
+        if chunk.startswith(_WARNING):  # without a number it cannot be stored: it waits for the next frame
             self._warnings += chunk
             return
         frames = [frame + _END for frame in chunk.split(_END) if frame and not frame.startswith(_NOT_EVENTS)]
         if not frames or self.ended:
             return
-        if self._warnings:  # behind the name of the event, by which frames are found
+        # Behind the name of the event, by which frames are found: "event: …\n: toolgate-warning: …\ndata: …\n\n".
+        if self._warnings:
             name, line_end, rest = frames[0].partition(b"\n")
             frames[0] = name + line_end + self._warnings + rest
             self._warnings = b""
@@ -147,6 +154,7 @@ class StreamRecorder:
             self._pending += frames
             self._dirty.set()
             self._notify()
+        # Not a moment later: a finished item is what a crash must not lose, and what a reader on another node waits for.
         if done:
             await self.flush()
 
@@ -169,10 +177,24 @@ class StreamRecorder:
         async with self._flushing:
             sent = [*self._pending, *frames] if self._stored else []
             ending = self._streams.ending(self.response["id"], self._first, sent, whole=whole)
+            saving = asyncio.ensure_future(self._recorder.save(response, over, ending))
             with self.cancel_if_lost():
-                await self._recorder.save(response, over, ending)
-            self._drop(len(self._pending))
-            self.ended = True
+                try:
+                    await asyncio.shield(saving)
+                except asyncio.CancelledError:
+                    # Whether it was stored must be known: if so, only this attempt can still charge the run.
+                    await asyncio.wait({saving})
+                    if saving.exception() is None:
+                        self._set_ended()
+                    raise
+                except RunLeaseLost:
+                    if not await claim.has_ended_run():
+                        raise  # otherwise an earlier write of the end was committed after all
+            self._set_ended()
+
+    def _set_ended(self) -> None:
+        self._drop(len(self._pending))
+        self.ended = True
         self._notify()
         self._on_stored()
 
@@ -200,6 +222,7 @@ class StreamRecorder:
             holding = self.claim.runs.checking(self.claim.run.id, self.claim.run.token)
             self._left -= sum(map(len, frames))
             with self.cancel_if_lost():
+                # Too long: all of its frames go, since a stream with a hole is of no use. The response itself is kept.
                 if self._left < 0:
                     self._stored = False
                     self._pending.clear()
@@ -207,7 +230,7 @@ class StreamRecorder:
                     await self._streams.drop(self.response["id"], holding)
                     return
                 await self._streams.append(self.response["id"], self._first, frames, holding)
-            self._drop(len(frames))
+            self._drop(len(frames))  # not `clear`: more may have come while these were written
         self._on_stored()
 
     async def while_claimed(self, doing: Awaitable[None]) -> None:
@@ -229,5 +252,6 @@ class StreamRecorder:
         self._first += count
 
     def _notify(self) -> None:
+        # A new event for the next change: one that is set and cleared would be missed by a reader that is about to wait.
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()

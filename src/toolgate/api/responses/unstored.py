@@ -12,7 +12,7 @@ from typing import Any
 from toolgate.wire.jsontext import decode, encode
 
 MIB = 1024 * 1024
-_SMALL = MIB // 4
+_SMALL = MIB // 4  # decoding more than this in the event loop would delay other requests
 
 
 class UnstoredResponses:
@@ -29,7 +29,7 @@ class UnstoredResponses:
         """Keep a response, and drop the least recently used ones that do not fit."""
         if len(items) > self._max_bytes_each:
             return
-        self._responses[memory, id] = items
+        self._responses[memory, id] = items  # `keep` has dropped an earlier one of the same lane
         self.size += len(items)
         while self.size > self._max_bytes:
             _, oldest = self._responses.popitem(last=False)
@@ -56,6 +56,7 @@ class WebSocketUnstoredResponses:
 
     def keep(self, lane: str | None, id: str, items: list[Any]) -> None:
         """Keep a response in place of the lane's last."""
+        # Each holds the whole conversation so far: to keep all of a lane would grow with the square of its length.
         self.forget(self._last.get(lane))
         self._last[lane] = id
         self._store.put(self, id, encode(items))

@@ -19,11 +19,12 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.api.responses.unstored import UnstoredResponses, WebSocketUnstoredResponses
-from toolgate.api.responses.websocket_request import SOCKET, ResponseSocketLane, WebSocketResponseSink, error_event
-from toolgate.conversation.errors import InvalidRequest, Overloaded, RateLimited, ToolgateError
+from toolgate.api.responses.websocket_request import SOCKET, WebSocketLane, WebSocketResponseSink, error_event
+from toolgate.conversation.errors import GatewayOverloaded, InvalidRequest, RateLimited, ToolgateError
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.dialects.openai_responses.response_object import error_object
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.http.asgi_types import Message as AsgiMessage
 from toolgate.http.asgi_types import Receive, Scope, Send
 from toolgate.http.exchange import Header
@@ -37,10 +38,12 @@ from toolgate.http.websocket import (
     accept,
     upgrade_required,
 )
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import encode, repair_escapes
 
 PATH = "/v1/responses"
 _STEER = "response.steer"
+# Headers of the handshake that would be wrong for the requests on the socket: they describe the handshake itself, and
+# one idempotency key would make every later message a repetition of the first.
 _HANDSHAKE_HEADERS = frozenset(
     (
         b"content-length",
@@ -52,7 +55,8 @@ _HANDSHAKE_HEADERS = frozenset(
     )
 )
 _MAX_NAME_LENGTH = 256
-_MAX_RAW_BYTES = 4096  # bytes of JSON
+# Enough for the JSON of 256 characters, even if each is escaped as two `\uXXXX`.
+_MAX_RAW_BYTES = 4096
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -78,7 +82,7 @@ class ResponseWebSockets:
         self._unstored = unstored or UnstoredResponses()
         self._open: Counter[str] = Counter()
 
-    def endpoints(self, max_sockets: int, max_per_key: int) -> list[Endpoint]:
+    def endpoints(self, max_sockets: int, max_per_key: int) -> list[HttpRoute]:
         """Return the endpoint, for so many sockets altogether and of one key; 0 turns WebSockets off."""
 
         async def connect(call: AdmittedHttpRequest) -> None:
@@ -90,17 +94,19 @@ class ResponseWebSockets:
                     "This key has too many WebSockets open already.", code="too_many_websockets", retry_after=5
                 )
             if self._open.total() >= max_sockets:
-                raise Overloaded("Too many WebSockets are open already.", code="too_many_websockets", retry_after=5)
+                raise GatewayOverloaded(
+                    "Too many WebSockets are open already.", code="too_many_websockets", retry_after=5
+                )
             owner, memory = call.caller.name, WebSocketUnstoredResponses(self._unstored)
             connection = ResponseWebSocket(call, self.timeouts, self._app, self.options, memory)
-            call.record.status = 101
+            call.record.status = 101  # for the log: the connection is no HTTP response any more
             self._open[owner] += 1
             try:
                 await connection.serve()
             finally:
                 self._open[owner] -= 1
 
-        return [Endpoint("GET", PATH, connect, OPENAI_RESPONSES.server)]
+        return [HttpRoute("GET", PATH, connect, OPENAI_RESPONSES.server)]
 
 
 class _Create(Struct, frozen=True):
@@ -150,8 +156,9 @@ class ResponseWebSocket:
             while not self._socket.gone and (self._closing is None or self._running):
                 message = await self._socket.receive()
                 if message is not None:
-                    self._receive(message)
+                    self._receive(message, await _read(message))
                     message = None  # it may be large, and is not kept while the next one is waited for
+                # Refusals are written without waiting: a client that sends without reading must not pile them up.
                 if self._socket.must_wait:
                     await self._socket.drain_writes()
             if self._socket.gone:
@@ -184,6 +191,7 @@ class ResponseWebSocket:
         for exchange in running:
             if self._socket.gone:
                 exchange.leave()
+            # Not twice: the second cancellation would interrupt the task while it sends its error.
             elif exchange.task is not None and not exchange.task.cancelling():
                 exchange.task.cancel("The server is shutting down.")
         tasks = [exchange.task for exchange in running if exchange.task is not None]
@@ -191,7 +199,7 @@ class ResponseWebSocket:
             await asyncio.wait(tasks)
 
     def _drain(self) -> None:
-        self._start_closing(GOING_AWAY, Overloaded("The server is shutting down.", retry_after=1))
+        self._start_closing(GOING_AWAY, GatewayOverloaded("The server is shutting down.", retry_after=1))
 
     def _expire(self) -> None:
         minutes = round(self._options.seconds / 60)
@@ -206,21 +214,27 @@ class ResponseWebSocket:
 
     def _start_closing(self, code: int, error: ToolgateError, *, announced: bool = False) -> None:
         """Close when nothing runs any more; refuse what waits now."""
-        self._closing = self._closing or _Closing(code, error, announced)
+        self._closing = self._closing or _Closing(code, error, announced)  # the first reason is the one to report
         while self._waiting:
             self._send_error(error, self._waiting.popleft().lane)
         self._socket.wake()
 
-    def _receive(self, message: bytes) -> None:
-        event = _read(message)
+    def _receive(self, message: bytes, event: dict[str, Any]) -> None:
         lane = event.get("stream_id")
         if event.get("type") == _STEER:
-            self._socket.write(_steer_refusal(event))
+            # The refusal repeats the input, so that the client can send it with its next response.create.
+            steer = {"previous_response_id": event["previous_response_id"], "input": event["input"]}
+            reason = "Responses cannot be steered here; send this input with the next response.create."
+            error = {"type": "invalid_request_error", "code": "steering_not_supported", "message": reason}
+            self._socket.write(
+                encode({"type": "response.steer.failed", "sequence_number": 0, "steer": steer, "error": error})
+            )
             return
         refusal = self._refusal(lane, len(message))
         if refusal is not None:
             self._send_error(refusal, lane if type(lane) is str else None)
             return
+        # A lane is never given up: its last response can be continued as long as the socket is open.
         if lane is not None:
             self._lanes.add(lane)
         self._waiting.append(_Create(lane, message, event.get("previous_response_id")))
@@ -243,6 +257,7 @@ class ResponseWebSocket:
                 param="stream_id",
                 code="websocket_stream_limit_reached",
             )
+        # Together they may be as large as one message: one that is that large itself is accepted when none waits.
         waiting = sum(len(one.message) for one in self._waiting)
         if len(self._waiting) >= options.waiting or (waiting and waiting + size > self._socket.most):
             return RateLimited("Too many messages wait for their turn on this WebSocket.", retry_after=1)
@@ -257,26 +272,13 @@ class ResponseWebSocket:
                 self._waiting.remove(create)
                 exchange = self._running[create.lane] = WebSocketResponseSink(self._socket, create.message, create.lane)
                 exchange.task = asyncio.get_running_loop().create_task(self._answer(create, exchange))
-        self._socket.busy = bool(self._running)
+        self._socket.busy = bool(self._running)  # the client may be silent while it waits for an answer
 
     async def _answer(self, create: _Create, exchange: WebSocketResponseSink) -> None:
-        try:
-            await self._app(self._scope(create, exchange), _no_more_body, exchange.send)
-        finally:
-            del self._running[create.lane]
-            if exchange.failed and type(create.previous) is str:
-                self._memory.forget(create.previous)
-            if exchange.status == 401:
-                self._start_closing(BROKE_RULES, InvalidRequest("This WebSocket is closed."))
-            self._start_waiting()
-            if self._closing is not None:
-                self._socket.wake()
-
-    def _scope(self, create: _Create, exchange: WebSocketResponseSink) -> Scope:
-        """Return the message as the ASGI scope of a POST request."""
+        """Have the application answer the message as a POST request."""
         length = (b"content-length", b"%d" % len(create.message))
         headers: list[Header] = [*self._headers, (b"content-type", b"application/json"), length]
-        return {
+        scope: Scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
@@ -287,8 +289,21 @@ class ResponseWebSocket:
             "root_path": "",
             "query_string": b"",
             "headers": headers,
-            "extensions": {RESPONSE: exchange, SOCKET: ResponseSocketLane(self._memory, create.lane)},
+            "extensions": {RESPONSE: exchange, SOCKET: WebSocketLane(self._memory, create.lane)},
         }
+        try:
+            await self._app(scope, _no_more_body, exchange.send)
+        finally:
+            del self._running[create.lane]
+            # As the Open Responses specification has it: after a failure the client starts from what it knows itself.
+            if exchange.failed and type(create.previous) is str:
+                self._memory.forget(create.previous)
+            # The key of the handshake has become invalid: no later message can be answered either.
+            if exchange.status == 401:
+                self._start_closing(BROKE_RULES, InvalidRequest("This WebSocket is closed."))
+            self._start_waiting()
+            if self._closing is not None:
+                self._socket.wake()
 
     def _send_error(self, error: ToolgateError, lane: str | None = None) -> None:
         announced = error_object(error)
@@ -297,34 +312,49 @@ class ResponseWebSocket:
         self._socket.write(event if lane is None else event[:-1] + b',"stream_id":%b}' % encode(lane))
 
 
-def _read(message: bytes) -> dict[str, Any]:
+async def _read(message: bytes) -> dict[str, Any]:
     """Return the envelope of a message; empty if it cannot be decoded, which the application answers with an error."""
+    envelope = _decode_envelope(message)
+    if envelope is not None:
+        return envelope
+    # The application replaces lone surrogates and answers: without its envelope the request would run on another lane.
+    if len(message) <= LARGE_BODY:
+        return _decode_repaired_envelope(message) or {}
+    return await run_in_thread(_decode_repaired_envelope, message) or {}
+
+
+def _decode_repaired_envelope(message: bytes) -> dict[str, Any] | None:
+    repaired = repair_escapes(message)
+    return None if repaired is None else _decode_envelope(repaired)
+
+
+def _decode_envelope(message: bytes) -> dict[str, Any] | None:
     try:
-        event = msgspec.json.decode(message, type=_Envelope)
-        names = ("type", "stream_id", "previous_response_id")
-        return {"input": event.input} | {name: _decode_name(getattr(event, name)) for name in names}
+        event = _decode(message)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    names = {name: _decode_name(getattr(event, name)) for name in ("type", "stream_id", "previous_response_id")}
+    return {"input": event.input, **names}
+
+
+def _decode_name(raw: msgspec.Raw) -> Any:
+    """Return the value of a field; an empty object, which is no name either, if it is too long or cannot be decoded."""
+    if len(bytes(raw)) > _MAX_RAW_BYTES:
+        return {}
+    try:
+        return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return {}
 
 
-def _decode_name(raw: msgspec.Raw) -> Any:
-    """Return a short value, or something that is no name and will be refused."""
-    return msgspec.json.decode(raw) if len(bytes(raw)) <= _MAX_RAW_BYTES else {}
-
-
 class _Envelope(Struct):
-    type: msgspec.Raw = msgspec.Raw(b"null")  # a long value is no name, and takes long to decode
+    type: msgspec.Raw = msgspec.Raw(b"null")
     stream_id: msgspec.Raw = msgspec.Raw(b"null")
     previous_response_id: msgspec.Raw = msgspec.Raw(b"null")
-    input: msgspec.Raw = msgspec.Raw(b"null")  # decoded only when it has to be sent back
+    input: msgspec.Raw = msgspec.Raw(b"null")  # never decoded: it is only sent back, as it came
 
 
-def _steer_refusal(event: dict[str, Any]) -> bytes:
-    """Return the refusal of input for a running response, with the input, so that the client can send it later."""
-    steer = {"previous_response_id": event["previous_response_id"], "input": event["input"]}
-    message = "Responses cannot be steered here; send this input with the next response.create."
-    error = {"type": "invalid_request_error", "code": "steering_not_supported", "message": message}
-    return encode({"type": "response.steer.failed", "sequence_number": 0, "steer": steer, "error": error})
+_decode = msgspec.json.Decoder(_Envelope).decode
 
 
 async def _no_more_body() -> AsgiMessage:

@@ -24,17 +24,20 @@ from toolgate.http.exchange import Header
 from toolgate.http.websocket import WebSocket
 from toolgate.wire.jsontext import encode
 
+# The ASGI extension of a request that came as a message: its `WebSocketLane`.
 SOCKET = "toolgate.socket"
-"""The ASGI extension of a request that came as a message: its `ResponseSocketLane`."""
 
 CREATE = "response.create"
 _FAILED = (b"event: response.failed\n", b"event: error\n")
+# The headers by which clients decide whether and when to try again, and the id to report.
 _ERROR_HEADERS = frozenset((b"retry-after", b"x-request-id", b"x-should-retry"))
+# Fields of the event that are not fields of the HTTP request; `stream` is always true here.
 _ENVELOPE = ("type", "stream_id", "generate", "stream")
+# The output of a failed response is not whole: the next request cannot build on it.
 _CONTINUABLE = ("completed", "incomplete")
 
 
-class ResponseSocketLane(Struct, frozen=True):
+class WebSocketLane(Struct, frozen=True):
     """The lane of a message on its socket, and the socket's unstored responses."""
 
     memory: WebSocketUnstoredResponses
@@ -54,6 +57,7 @@ def read_create(body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     generate = body.get("generate", True)
     if type(generate) not in (bool, type(None)):
         raise InvalidRequest("generate must be true or false.", param="generate", code="invalid_type")
+    # Another way to ask for the same: the prompt should be ready for the next request, and no answer is wanted.
     match body.get("prompt_cache_options"):
         case {"prewarm": True}:
             generate = False
@@ -64,7 +68,7 @@ def read_create(body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 class InMemoryResponseRecorder:
     """Keeps an unstored response in the socket's memory, after another recorder has it (`AnswerRecorder`)."""
 
-    def __init__(self, lane: ResponseSocketLane, turn: ContinuedRequest, also: AnswerRecorder | None) -> None:
+    def __init__(self, lane: WebSocketLane, turn: ContinuedRequest, also: AnswerRecorder | None) -> None:
         self._lane = lane
         self._turn = turn
         self._also = also
@@ -93,6 +97,7 @@ class WebSocketResponseSink:
         self.task: asyncio.Task[None] | None = None
         self._socket = socket
         self._message = message
+        # Takes the place of the last brace of every event: `{"type":…,"stream_id":"main"}`.
         self._suffix = b"" if lane is None else b',"stream_id":%b}' % encode(lane)
 
     @property
@@ -128,7 +133,7 @@ class WebSocketResponseSink:
         frames = chunk.split(b"\n\n") if chunk else []
         self.failed = self.failed or any(frame.startswith(_FAILED) for frame in frames)
         lines = [line for frame in frames for line in frame.split(b"\n")]
-        # A comment and the terminator have no event.
+        # Comments (`: ping`), names (`event: …`) and the terminator (`data: [DONE]`) are not sent: an event names itself.
         events = [self._with_lane(line[6:]) for line in lines if line.startswith(b"data: {")]
         if events and not self.disconnected:
             await self._socket.send(*events)
@@ -146,7 +151,7 @@ def error_event(status: int, error: dict[str, Any], headers: Iterable[Header] = 
     return encode({"type": "error", "status": status, "error": error})
 
 
-class NoGenerationModel:
+class EmptyAnswerModel:
     """A model with an empty answer: a request that generates nothing is only kept, for the next one to continue."""
 
     async def ask(self, request: ModelRequest) -> ModelStream:

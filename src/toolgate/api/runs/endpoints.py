@@ -5,7 +5,7 @@ response can read it, here as elsewhere.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, get_args
@@ -13,15 +13,15 @@ from typing import Any, get_args
 from toolgate.api.paging import list_page, read_cursor, read_limit, read_query, unknown_cursor
 from toolgate.api.records.time_query import read_times
 from toolgate.api.records.write_queue import WriteQueue
-from toolgate.api.responses.state import ResponsesState
+from toolgate.api.responses.conversations_and_background import ConversationsAndBackground
+from toolgate.api.runs.followed_runs import FollowedRunCache, SharedRunEvent
 from toolgate.api.runs.fork import RunForker, read_fork
-from toolgate.api.runs.run_followers import RunDescriptionCache, RunFollowers
 from toolgate.api.runs.run_object import NO_CONTENT, content_of, run_object, timeline_object
-from toolgate.conversation.errors import Conflict, InvalidRequest, NotFound, Overloaded, ToolgateError
+from toolgate.change_notifications.notifier import ChangeNotifier, wait_for
+from toolgate.conversation.errors import Conflict, GatewayOverloaded, InvalidRequest, NotFound, ToolgateError
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
-from toolgate.http.application import AdmittedHttpRequest, Endpoint
-from toolgate.pubsub.pubsub import PubSub, wait_for
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.runs.timeline_recorder import RunTimelines, decode_entries, topic
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.run_records import RunFilter, RunRecord
@@ -30,10 +30,10 @@ from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
 _STATES = (*get_args(Live), *get_args(End))
-_EVENT_SECONDS = 0.2
-_LOOK_SECONDS = 1.0
+_EVENT_SECONDS = 0.2  # between two events of a stream: each holds the whole run, and changes come in bursts
+_LOOK_SECONDS = 1.0  # between two looks without a notification, which may get lost between nodes
 _KEEPALIVE_SECONDS = 15.0
-_CANCEL_SECONDS = 10.0
+_CANCEL_SECONDS = 10.0  # for a foreground run to end: its node may be gone
 _PING = b": ping\n\n"
 _END = b"event: end\ndata: {}\n\n"
 
@@ -46,8 +46,8 @@ class RunEndpoints:
         timelines: RunTimelines,
         writer: WriteQueue,
         responses: ResponseStore,
-        state: ResponsesState,
-        pubsub: PubSub,
+        state: ConversationsAndBackground,
+        notifier: ChangeNotifier,
         forker: RunForker,
         is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -57,25 +57,29 @@ class RunEndpoints:
         self._writer = writer
         self._responses = responses
         self._state = state
-        self._pubsub = pubsub
+        self._notifier = notifier
         self._forker = forker
         self._is_draining = is_draining
-        self._followers = RunFollowers()
+        self._followers = FollowedRunCache()
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[HttpRoute]:
         """Return the endpoints."""
         errors = OPENAI_CHAT.server
         return [
-            Endpoint("GET", "/v1/runs", self.list, errors),
-            Endpoint("POST", "/v1/runs/{}/cancel", self.cancel, errors),
-            Endpoint("POST", "/v1/runs/{}/fork", self.fork, errors),
-            Endpoint("GET", "/v1/runs/{}", self.show, errors),
+            HttpRoute("GET", "/v1/runs", self.list, errors),
+            HttpRoute("POST", "/v1/runs/{}/cancel", self.cancel, errors),
+            HttpRoute("POST", "/v1/runs/{}/fork", self.fork, errors),
+            HttpRoute("GET", "/v1/runs/{}", self.show, errors),
         ]
 
     async def list(self, call: AdmittedHttpRequest) -> None:
         """List runs, newest first: the caller's own, or for an admin those of all keys, or of one `key`."""
         query = read_query(call.exchange.query)
-        wanted, limit = _filter(call, query), read_limit(query)
+        owner = (query.get("key") or None) if "admin" in call.caller.scopes else call.caller.name
+        state, model = query.get("state") or None, query.get("model") or None
+        if state is not None and state not in _STATES:
+            raise InvalidRequest(f"state must be one of {', '.join(_STATES)}.", param="state", code="invalid_value")
+        wanted, limit = RunFilter(owner, state, model, read_times(query)), read_limit(query)
         cursor, to_older = read_cursor(query)
         await self._written()
         page = await self._runs.page(wanted, cursor, limit, newest_first=to_older)
@@ -83,6 +87,7 @@ class RunEndpoints:
             raise unknown_cursor(cursor or "")
         runs = page.runs if to_older else page.runs[::-1]
         listed = list_page([run_object(run, can_fork=_owns(call, run)) for run in runs], limit, more=bool(page.last))
+        # A search may stop at a run that does not match the filter: the next page starts there, not at one that is shown.
         edge = "last_id" if to_older else "first_id"
         await call.exchange.respond(200, encode({**listed, edge: page.last} if page.last else listed))
 
@@ -95,7 +100,7 @@ class RunEndpoints:
         with self._followers.follow(call.caller.name, (run.id, _owns(call, run))) as followed:
             await self._stream(call, run, followed)
 
-    async def _stream(self, call: AdmittedHttpRequest, run: RunRecord, followed: RunDescriptionCache) -> None:
+    async def _stream(self, call: AdmittedHttpRequest, run: RunRecord, followed: SharedRunEvent) -> None:
         exchange = call.exchange
         exchange.cancel_when_client_leaves()
         await exchange.start(b"text/event-stream")
@@ -121,6 +126,7 @@ class RunEndpoints:
         run = await self._find(call)
         if run.is_over:
             raise Conflict(f"The run has ended already: it is {run.state}.", code="run_ended")
+        # A foreground run ends with the request of its client, on whichever node that is; a background run has a lease.
         if run.kind == "foreground":
             await self._timelines.cancel(run.id)
             await self._until_over(run)
@@ -141,22 +147,22 @@ class RunEndpoints:
         """Wait until a run that is cancelled has ended, or for a while."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + _CANCEL_SECONDS
-        async with self._pubsub.subscribe(topic(run.id)) as changed:
+        async with self._notifier.subscribe(topic(run.id)) as changed:
             while clock() < deadline:
                 changed.clear()
                 await self._written()
                 found = await self._runs.find(run.id, run.owner)
                 if found is None or found.is_over:
                     return
-                await wait_for(changed, min(_EVENT_SECONDS, self._pubsub.poll_seconds))
+                await wait_for(changed, min(_EVENT_SECONDS, self._notifier.poll_seconds))
 
     async def _follow(
-        self, call: AdmittedHttpRequest, run: RunRecord, followed: RunDescriptionCache
+        self, call: AdmittedHttpRequest, run: RunRecord, followed: SharedRunEvent
     ) -> AsyncGenerator[bytes]:
         """Yield the run at once and after every change, until it has ended."""
         clock = asyncio.get_running_loop().time
         sent, sent_at = b"", clock()
-        async with self._pubsub.subscribe(topic(run.id)) as changed:
+        async with self._notifier.subscribe(topic(run.id)) as changed:
             while True:
                 changed.clear()
                 now = await self._current(run.id, run.owner)
@@ -164,7 +170,7 @@ class RunEndpoints:
                     break
                 entries = await self._runs.entries(run.id)
                 event = await followed.event(now, entries, partial(self._described, call, now, entries))
-                if event is not sent:
+                if event is not sent:  # the same object means that nothing has changed: see `SharedRunEvent`
                     sent, sent_at = event, clock()
                     yield event
                 elif clock() - sent_at >= _KEEPALIVE_SECONDS:
@@ -174,7 +180,7 @@ class RunEndpoints:
                     break
                 if self._is_draining():  # the client can follow the run on another node
                     raise _shutting_down()
-                await asyncio.sleep(_EVENT_SECONDS)
+                await asyncio.sleep(_EVENT_SECONDS)  # changes that come meanwhile are sent together
                 await wait_for(changed, _LOOK_SECONDS)
         yield _END
 
@@ -194,7 +200,8 @@ class RunEndpoints:
         found = await self._runs.find(id, owner)
         if found is None or not found.is_over:
             return found
-        async with self._pubsub.subscribe(topic(id)) as changed:
+        # `live` is None once the timeline is complete, and at once if another node makes the run.
+        async with self._notifier.subscribe(topic(id)) as changed:
             while self._timelines.live(id) is not None and await wait_for(changed, _LOOK_SECONDS):
                 changed.clear()
         await self._written()
@@ -203,7 +210,11 @@ class RunEndpoints:
     async def _described(self, call: AdmittedHttpRequest, run: RunRecord, stored: Sequence[str] | None = None) -> bytes:
         """Return the run with its timeline as JSON; `stored` are the entries of the timeline if they were read before."""
         stored = await self._runs.entries(run.id) if stored is None else stored
-        output = await self._output(run) if _owns(call, run) else []
+        output: Sequence[Any] = []
+        # Not even an admin reads what the run of another key has written.
+        if run.response is not None and _owns(call, run):
+            response = await self._responses.load(run.owner, run.response)
+            output = [] if response is None else (await self._forker.items(response)).made
 
         def body() -> bytes:
             entries = decode_entries(stored)
@@ -213,30 +224,15 @@ class RunEndpoints:
 
         return await run_in_thread(body)
 
-    async def _output(self, run: RunRecord) -> Sequence[Any]:
-        """Return the output items of the run's stored response, as far as it has come."""
-        if run.response is None:
-            return []
-        stored = await self._responses.load(run.owner, run.response)
-        return [] if stored is None else (await self._forker.items(stored)).made
-
     async def _written(self) -> None:
         """Write what this process has recorded, so that a client finds what it has just made."""
         self._timelines.flush()
         await self._writer.flush()
 
 
-def _shutting_down() -> Overloaded:
-    return Overloaded("The server is shutting down.", retry_after=1)
+def _shutting_down() -> GatewayOverloaded:
+    return GatewayOverloaded("The server is shutting down.", retry_after=1)
 
 
 def _owns(call: AdmittedHttpRequest, run: RunRecord) -> bool:
     return run.owner == call.caller.name
-
-
-def _filter(call: AdmittedHttpRequest, query: Mapping[str, str]) -> RunFilter:
-    owner = (query.get("key") or None) if "admin" in call.caller.scopes else call.caller.name
-    state, model = query.get("state") or None, query.get("model") or None
-    if state is not None and state not in _STATES:
-        raise InvalidRequest(f"state must be one of {', '.join(_STATES)}.", param="state", code="invalid_value")
-    return RunFilter(owner, state, model, read_times(query))

@@ -10,10 +10,10 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.api.responses.background_request import select_headers
+from toolgate.api.responses.conversations_and_background import ConversationsAndBackground
 from toolgate.api.responses.endpoints import ResponseEndpoints
 from toolgate.api.responses.forkable_request import ForkableRequest, ForkOrigin, decode_fork_request
 from toolgate.api.responses.previous_items import PreviousItemLoader
-from toolgate.api.responses.state import ResponsesState
 from toolgate.api.runs.fork_items import NOT_STORED, ForkQuery, copy_steps, edit_message, next_choice
 from toolgate.conversation.errors import Conflict, Forbidden, InvalidRequest
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
@@ -38,7 +38,11 @@ class RunForker:
     """Forks the runs of callers."""
 
     def __init__(
-        self, responses: ResponseEndpoints, store: ResponseStore, runs: RunRecordStore, state: ResponsesState
+        self,
+        responses: ResponseEndpoints,
+        store: ResponseStore,
+        runs: RunRecordStore,
+        state: ConversationsAndBackground,
     ) -> None:
         self._responses = responses
         self._store = store
@@ -60,16 +64,20 @@ class RunForker:
         entries = decode_entries(await self._runs.entries(run.id))
         copied = await run_in_thread(copy_steps, items.made, entries, query)
         input = edit_message(items.input, query.message)
+        # The fork continues what the run has continued, not the run itself: its steps are in the input.
         changes = {"model": query.model, "instructions": query.instructions, "previous_response_id": stored.previous}
         body = {**request.body, **{name: value for name, value in changes.items() if value is not None}}
         if "tool_choice" in body:
             body["tool_choice"] = next_choice(body["tool_choice"], query.step)
+        # A fork does not go on in the conversation, which it would change: the items up to the run become its input.
         past = await self._previous.before_in_conversation(stored)
         body |= {"input": [*past, *input, *copied.items], "background": True}
+        # Headers by name: those of this request take the place of those of the run.
         headers = (*request.headers, *select_headers(call.exchange.headers, OPENAI_RESPONSES.forwarded_headers))
         origin = ForkOrigin(
             run.id, query.step, [encode_entry(one) for one in copied.entries], headers, len(copied.items)
         )
+        # It has no conversation, so that there is nothing to unlock.
         _, made = await self._responses.accept(call, body, lambda: None, origin)
         return made.id
 

@@ -11,12 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import Conflict, InvalidRequest
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.dialects.openai_responses.shared_codec import SERVER_LABEL, call_item_id
 from toolgate.runs.timeline_recorder import TimelineCallEntry, TimelineEntry, TimelineStepEntry
 
+# The code of the error for a run whose content is not stored.
 NOT_STORED = "not_stored"
-"""The code of the error for a run whose content is not stored."""
 
 
 class ForkQuery(Struct, frozen=True):
@@ -46,10 +46,11 @@ def copy_steps(items: Sequence[Any], entries: Sequence[TimelineEntry], query: Fo
             param="results",
             code="unknown_call",
         )
+    # The items of a call: its `mcp_call`, and its `mcp_approval_request` if a person was asked.
     by_item = {call_item_id("mcp_call", call): call for call in calls}
     by_item |= {one.approval: one.call for one in calls.values() if one.approval}
     ids = {call: f"call_{random_suffix()}" for call in query.results}
-    copied: dict[str, int] = {}
+    copied: dict[str, int] = {}  # where the item with the result of a call is in `kept`
     kept: list[Any] = []
     for item in items:
         call = by_item.get(item.get("id", "")) if type(item) is dict else None
@@ -69,6 +70,7 @@ def copy_steps(items: Sequence[Any], entries: Sequence[TimelineEntry], query: Fo
             f"cannot be continued after step {query.step}: give one in results, or take an earlier step.",
             code=NOT_STORED,
         )
+    # What follows the last copied call belongs to later steps.
     end = max(copied.values(), default=-1) + 1
     # What was cut off and made again is not copied: neither the step nor the attempt at a call.
     done = [

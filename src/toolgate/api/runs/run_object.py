@@ -10,17 +10,17 @@ from toolgate.dialects.openai_responses.shared_codec import call_item_id
 from toolgate.runs.timeline_recorder import TimelineCallEntry, TimelineEntry, TimelineStepEntry
 from toolgate.storage.run_records import RunRecord
 
+# Characters of a text, of arguments and of a result that a timeline shows; what is longer is marked.
 MOST_TEXT = 16_000
-"""Characters of a text, of arguments and of a result that a timeline shows; what is longer is marked."""
 
+# Characters of all texts that a timeline shows; where there are more, each is shown to an equal length.
 MOST_CONTENT = 2_000_000
-"""Characters of all texts that a timeline shows; where there are more, each is shown to an equal length."""
 
+# States of runs that went to their end: on another node, their last entries may be written a moment later.
 _GOOD = ("completed", "incomplete")
-"""States of runs that went to their end: on another node, their last entries may be written a moment later."""
 
 
-class RunContent(Struct, frozen=True):
+class RunTextsByStep(Struct, frozen=True):
     """What a run has written, by call and by step."""
 
     arguments: Mapping[str, str] = {}
@@ -35,7 +35,7 @@ class RunContent(Struct, frozen=True):
         return MOST_TEXT if fits else MOST_CONTENT // len(lengths)
 
 
-NO_CONTENT = RunContent()
+NO_CONTENT = RunTextsByStep()
 
 
 def run_object(run: RunRecord, *, can_fork: bool) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def run_object(run: RunRecord, *, can_fork: bool) -> dict[str, Any]:
 
 
 def timeline_object(
-    run: RunRecord, entries: Sequence[TimelineEntry], content: RunContent = NO_CONTENT
+    run: RunRecord, entries: Sequence[TimelineEntry], content: RunTextsByStep = NO_CONTENT
 ) -> list[dict[str, Any]]:
     """Return the timeline of a run; what is still open although the run has failed was cut off.
 
@@ -78,6 +78,7 @@ def timeline_object(
     last = {entry.call: entry for entry in entries if isinstance(entry, TimelineCallEntry)}
     for entry in entries:
         if isinstance(entry, TimelineStepEntry):
+            # An entry names the offered tools only if they are others than those of the step before.
             offered = offered if entry.offered is None else entry.offered
             text = content.texts.get(entry.step) if entry.outcome != "failed" else None
             shown.append(_step_object(entry, offered, run) | _bounded("text", text, most))
@@ -88,7 +89,7 @@ def timeline_object(
     return shown
 
 
-def content_of(output: Sequence[Any], entries: Sequence[TimelineEntry]) -> RunContent:
+def content_of(output: Sequence[Any], entries: Sequence[TimelineEntry]) -> RunTextsByStep:
     """Return the content of a run's steps and calls, from the output items of its response."""
     calls = {call_item_id("mcp_call", one.call): one for one in entries if isinstance(one, TimelineCallEntry)}
     asked = {one.approval: one for one in entries if isinstance(one, TimelineCallEntry) and one.approval}
@@ -105,14 +106,15 @@ def content_of(output: Sequence[Any], entries: Sequence[TimelineEntry]) -> RunCo
                     results[call.call] = result
                 texts.setdefault(call.step, []).extend(written)
                 written = []
+            # A call that still waits has no `mcp_call` yet.
             case {"type": "mcp_approval_request", "id": str(id), "arguments": str(text)} if id in asked:
                 arguments[asked[id].call] = text
             case {"type": "message", "role": "assistant", "content": [*parts]}:
                 written += [part["text"] for part in parts if type(part) is dict and type(part.get("text")) is str]
-    if written:
+    if written:  # after the last call: the answer of the last step
         last = max([one.step for one in entries], default=1)
         texts.setdefault(last, []).extend(written)
-    return RunContent(arguments, results, {step: "\n\n".join(some) for step, some in texts.items()})
+    return RunTextsByStep(arguments, results, {step: "\n\n".join(some) for step, some in texts.items()})
 
 
 def result_text(item: Mapping[str, Any]) -> str | None:
@@ -146,6 +148,7 @@ def _step_object(entry: TimelineStepEntry, offered: Sequence[str], run: RunRecor
 
 def _call_object(entry: TimelineCallEntry, run: RunRecord) -> dict[str, Any]:
     outcome: str = entry.outcome
+    # A tool that had started when its run was cut off may have taken effect; one that had not has done nothing.
     if run.is_over and outcome == "running" and (run.state in _GOOD or entry.tool_started is not None):
         outcome = "completed" if run.state in _GOOD else "unknown"
     elif run.is_over and outcome in ("running", "waiting") and run.state not in _GOOD:

@@ -7,8 +7,8 @@ from typing import Any
 
 from toolgate.cli.api_client import ApiCallFailed
 from toolgate.cli.chat.conversation import ConversationClient, approval_response
-from toolgate.cli.chat.prompt import QuestionPrompter, edit_text
-from toolgate.cli.chat.response_events import TerminalApprovalAsked
+from toolgate.cli.chat.prompt import ApprovalPrompter, edit_text
+from toolgate.cli.chat.response_events import CliApprovalAsked
 from toolgate.cli.chat.view import AnswerView
 from toolgate.cli.server_url import DEFAULT_URL
 
@@ -28,12 +28,12 @@ class NoTerminalForApproval(Exception):
 class ApprovalDialog:
     """Asks about the calls of one conversation."""
 
-    def __init__(self, client: ConversationClient, view: AnswerView, prompter: QuestionPrompter | None) -> None:
+    def __init__(self, client: ConversationClient, view: AnswerView, prompter: ApprovalPrompter | None) -> None:
         self._client = client
         self._view = view
         self._prompter = prompter
 
-    def answer(self, asked: TerminalApprovalAsked) -> list[dict[str, Any]]:
+    def answer(self, asked: CliApprovalAsked) -> list[dict[str, Any]]:
         """Ask until the server has taken an answer; return the items that the next request must send for it."""
         if self._prompter is None:
             raise NoTerminalForApproval(
@@ -49,15 +49,16 @@ class ApprovalDialog:
                     return self._send(asked, decision)
             except ApiCallFailed as error:
                 self._view.line(str(error), "bad")
+                # Asking again is of no use: this key may never answer its own calls.
                 if error.code == "self_approval_forbidden":
                     return self.wait(asked)
 
-    def deny(self, asked: TerminalApprovalAsked) -> None:
+    def deny(self, asked: CliApprovalAsked) -> None:
         """Deny a call because the person stopped the answer; if that fails, it stays open until it expires."""
         with suppress(ApiCallFailed):
             self._client.call("POST", f"/v1/approvals/{asked.id}", {"decision": "deny", "reason": _STOPPED})
 
-    def _present(self, asked: TerminalApprovalAsked) -> str:
+    def _present(self, asked: CliApprovalAsked) -> str:
         """Show the whole question, and return the arguments as they can be edited."""
         try:
             approval = self._client.call("GET", f"/v1/approvals/{asked.id}")
@@ -71,11 +72,12 @@ class ApprovalDialog:
             self._view.line("  Text from outside in this chat may have led the model to this call.", "bad")
         if approval.get("why"):
             self._view.line(f"  asked because {approval['why']}", "dim")
-        arguments = str(approval.get("arguments") or asked.arguments)  # the server's has escapes for deceptive letters
+        # Those of the server have escapes for letters that look like others, or change the direction of the text.
+        arguments = str(approval.get("arguments") or asked.arguments)
         self._view.line(f"  {asked.name} {arguments}")
         return arguments
 
-    def _ask(self, prompter: QuestionPrompter, arguments: str) -> dict[str, Any] | None:
+    def _ask(self, prompter: ApprovalPrompter, arguments: str) -> dict[str, Any] | None:
         """Read an answer; None if it has to be asked again."""
         word, _, rest = prompter.ask(f"  {CHOICES}").strip().partition(" ")
         if word.lower() in _LEVELS:
@@ -89,9 +91,6 @@ class ApprovalDialog:
             edited = edit_text(json.dumps(json.loads(arguments), indent=2) + "\n", ".json")
         else:
             edited = prompter.ask("  arguments: ", arguments)
-        return self._edited(edited, arguments)
-
-    def _edited(self, edited: str | None, before: str) -> dict[str, Any] | None:
         try:
             value = json.loads(edited or "")
         except ValueError as error:
@@ -100,37 +99,36 @@ class ApprovalDialog:
         if not isinstance(value, dict):
             self._view.line("  The arguments must be a JSON object; nothing was answered.", "bad")
             return None
-        if value == json.loads(before):
+        # A person who leaves the editor without a change may have changed their mind: that approves nothing.
+        if value == json.loads(arguments):
             self._view.line("  The arguments were not changed; nothing was answered.", "warning")
             return None
         return {"decision": "approve", "level": "once", "arguments": value}
 
-    def _send(self, asked: TerminalApprovalAsked, decision: dict[str, Any]) -> list[dict[str, Any]]:
+    def _send(self, asked: CliApprovalAsked, decision: dict[str, Any]) -> list[dict[str, Any]]:
         try:
             self._client.call("POST", f"/v1/approvals/{asked.id}", decision)
             if "arguments" in decision:
                 self._view.edited(asked.name, asked.arguments, json.dumps(decision["arguments"]))
         except ApiCallFailed as error:
             if error.code == "missing_scope":
-                return self._send_item(asked, decision)
+                # An answer within the conversation needs no scope, but can only approve or deny this call.
+                if decision.get("level", "once") != "once" or "arguments" in decision:
+                    raise ApiCallFailed("A key without the scope tools can only answer y or n.") from None
+                approve = decision["decision"] == "approve"
+                return [approval_response(asked.id, approve=approve, reason=decision.get("reason"))]
             if error.status not in (409, 410):  # it was answered elsewhere, or it has expired
                 raise
             self._view.line(f"  {error}", "warning")
         return []
 
-    def _send_item(self, asked: TerminalApprovalAsked, decision: dict[str, Any]) -> list[dict[str, Any]]:
-        """Answer within the conversation, which needs no scope but can only approve or deny this call."""
-        if decision.get("level", "once") != "once" or "arguments" in decision:
-            raise ApiCallFailed("A key without the scope tools can only answer y or n.")
-        return [approval_response(asked.id, approve=decision["decision"] == "approve", reason=decision.get("reason"))]
-
-    def _approve_command(self, asked: TerminalApprovalAsked) -> str:
+    def _approve_command(self, asked: CliApprovalAsked) -> str:
         """Return the command that approves a call once, with the URL if a command in this shell calls another."""
         default = os.environ.get("TOOLGATE_URL") or DEFAULT_URL
         option = "" if self._client.url == default else f"--url {self._client.url} "
         return f"toolgate approvals approve {option}{asked.id}"
 
-    def wait(self, asked: TerminalApprovalAsked) -> list[dict[str, Any]]:
+    def wait(self, asked: CliApprovalAsked) -> list[dict[str, Any]]:
         """Let the person fetch the approval of another key, because the own one may not give it."""
         assert self._prompter is not None
         self._view.line(f"  With that key: {self._approve_command(asked)}", "dim")

@@ -9,23 +9,23 @@ from typing import NamedTuple
 
 from toolgate.cli.chat.line_writer import StyledSpan
 
+# Characters after which a word can be no keyword and is shown as it is.
 MAX_WORD = 64
-"""Characters after which a word can be no keyword and is shown as it is."""
 
 
 class LanguageFamily(NamedTuple):
     """Languages whose comments and strings look alike."""
 
+    # As code blocks name them, with blanks between.
     names: str
-    """As code blocks name them, with blanks between."""
     comment: str
+    # What begins a comment of several lines; empty if there are none.
     block: str
-    """What begins a comment of several lines; empty if there are none."""
+    # What begins and ends a string, longer ones first.
     quotes: tuple[str, ...]
-    """What begins and ends a string, longer ones first."""
     keywords: str
+    # Whether keywords may be written in capitals.
     any_case: bool = False
-    """Whether keywords may be written in capitals."""
 
 
 _FAMILIES = (
@@ -83,13 +83,13 @@ class CodeHighlighter:
         self._family = family
         self._keywords = frozenset(family.keywords.split())
         self._openers = (*family.quotes, family.comment, *([family.block] if family.block else ()))
+        # The beginning of a token whose end has not come.
         self._held = ""
-        """The beginning of a token whose end has not come."""
+        # What ends the open string or comment; empty for a comment that the line ends.
         self._closing: str | None = None
-        """What ends the open string or comment; empty for a comment that the line ends."""
         self._style = ""
+        # The character before the next token.
         self._before = " "
-        """The character before the next token."""
 
     def feed(self, text: str) -> list[StyledSpan]:
         """Return what can be shown of the line so far."""
@@ -126,16 +126,19 @@ class CodeHighlighter:
         escapes = style == "string"
         while place < len(text):
             if escapes and text[place] == "\\":
+                # The escaped character is still to come; it may be the quote.
                 if place + 1 == len(text) and not final:
                     return place, style
                 place += 2
             elif text.startswith(closing, place):
                 self._closing = None
                 return place + len(closing), style
+            # What is here may be the first half of the closing mark.
             elif not final and len(text) - place < len(closing) and closing.startswith(text[place:]):
                 return place, style
             else:
                 place += 1
+        # A backslash at the very end has moved the place beyond it.
         return min(place, len(text)), style
 
     def _token(self, text: str, place: int, final: bool) -> tuple[int, str]:
@@ -150,26 +153,24 @@ class CodeHighlighter:
                 return found.end(), "keyword" if word in self._keywords else ""
         if found := _SPACE.match(text, place):
             return found.end(), ""
+        # Three is the length of the longest opener. One that is shorter may become a longer one: a quote, three quotes.
         rest = text[place : place + 3]
         if not final and len(rest) < 3 and any(one.startswith(rest) and one != rest for one in self._openers):
             return place, ""
-        for opener in self._openers:
-            if rest.startswith(opener):
-                return self._open(opener, place)
-        return place + 1, ""
-
-    def _open(self, opener: str, place: int) -> tuple[int, str]:
-        """Begin a string or a comment; a mark of a comment within a word or an address begins none."""
-        family = self._family
-        if opener == family.comment:
+        opener = next((one for one in self._openers if rest.startswith(one)), None)
+        if opener is None:
+            return place + 1, ""
+        end = place + len(opener)
+        if opener == self._family.comment:
+            # Neither `#` within a word, as in `${#list}`, nor `//` in an address begins a comment.
             if (opener == "#" and not self._before.isspace()) or self._before == ":":
-                return place + len(opener), ""
+                return end, ""
             self._closing, self._style = "", "comment"
-        elif opener == family.block:
+        elif opener == self._family.block:
             self._closing, self._style = "*/", "comment"
         else:
             self._closing, self._style = opener, "string"
-        return place + len(opener), self._style
+        return end, self._style
 
 
 def code_highlighter(language: str) -> CodeHighlighter | None:

@@ -12,16 +12,17 @@ from toolgate.cli.api_client import ApiCallFailed, Key, Url, fail
 from toolgate.cli.chat.approval_dialog import ApprovalDialog, NoTerminalForApproval
 from toolgate.cli.chat.attachments import AttachmentRefused, read_attachment
 from toolgate.cli.chat.conversation import ConversationClient
-from toolgate.cli.chat.prompt import LinePrompter, open_terminal
+from toolgate.cli.chat.prompt import ReadlinePrompter, open_terminal
 from toolgate.cli.chat.repl import talk
 from toolgate.cli.chat.state_files import ChatStateFiles, state_folder
-from toolgate.cli.chat.transcript import Transcript
+from toolgate.cli.chat.transcript import MarkdownTranscript
 from toolgate.cli.chat.turn import ChatSession
 from toolgate.cli.chat.view import AnswerView
 from toolgate.cli.server_url import DEFAULT_URL
 
 MAX_INPUT = 16 * 2**20
 _USAGE = 2
+# As shells report a program that SIGINT ended: 128 + 2.
 _INTERRUPTED = 130
 
 
@@ -63,7 +64,8 @@ def chat(
     )
     state = ChatStateFiles(state_folder(os.environ))
     asked = _read_question(question)
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal that is not UTF-8
+    # On a terminal that is not UTF-8, a letter that it cannot show must not end the chat.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # it is a TextIOWrapper
     try:
         attached = [read_attachment(path) for path in attach or ()]
         transcript = _resumed(client, state, go_on, resume)
@@ -79,6 +81,7 @@ def _read_question(words: list[str] | None) -> str | None:
     """Return the question of the command line and the input; None if a person is at the terminal to ask."""
     asked = " ".join(words or ())
     if not sys.stdin.isatty():
+        # Bytes, so that input that is no UTF-8 is refused, whatever the locale.
         data = sys.stdin.buffer.read(MAX_INPUT + 1)
         if len(data) > MAX_INPUT:
             _refuse(f"The input has more than {MAX_INPUT // 2**20} MiB.")
@@ -101,9 +104,9 @@ def _refuse(text: str) -> NoReturn:
     raise typer.Exit(_USAGE)
 
 
-def _resumed(client: ConversationClient, state: ChatStateFiles, go_on: bool, resume: str | None) -> Transcript:
+def _resumed(client: ConversationClient, state: ChatStateFiles, go_on: bool, resume: str | None) -> MarkdownTranscript:
     """Go on with an earlier chat if that is wished; its turns are known then."""
-    transcript = Transcript()
+    transcript = MarkdownTranscript()
     last = state.last(client.url) if go_on and resume is None else None
     if go_on and resume is None and last is None:
         raise ApiCallFailed(f"There is no chat with {client.url} to go on with.")
@@ -120,13 +123,14 @@ def _resumed(client: ConversationClient, state: ChatStateFiles, go_on: bool, res
 def _answer_once(
     client: ConversationClient,
     state: ChatStateFiles,
-    transcript: Transcript,
+    transcript: MarkdownTranscript,
     question: str,
     attached: Sequence[dict[str, Any]],
 ) -> None:
     """Answer one question; only the answer goes to standard output."""
     view = AnswerView(sys.stdout, sys.stderr, single=True)
-    prompter = LinePrompter(view.style) if sys.stdin.isatty() and sys.stdout.isatty() else open_terminal()
+    # In a pipe, approvals are asked for on the controlling terminal, if there is one.
+    prompter = ReadlinePrompter(view.style) if sys.stdin.isatty() and sys.stdout.isatty() else open_terminal()
     session = ChatSession(client, view, ApprovalDialog(client, view, prompter), transcript, state, attached)
     complete = session.ask(question)
     if session.stopped:

@@ -13,6 +13,7 @@ from toolgate.cli.event_stream import stream_events
 
 NOT_RUN = "The person stopped the answer; the call was not run."
 UNKNOWN = "The person stopped the answer while the call was running; whether it took effect is not known."
+# A server that always says that there is more must not hold the chat forever.
 _MAX_PAGES = 100
 
 
@@ -35,8 +36,8 @@ class ConversationClient:
         self.tools = tools
         self.instructions = instructions
         self.previous: str | None = None
+        # Items of stopped answers, which the server has not stored.
         self.unsent: list[dict[str, Any]] = []
-        """Items of stopped answers, which the server has not stored."""
         self._session = session
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
@@ -45,8 +46,25 @@ class ConversationClient:
 
     def send(self, items: Sequence[dict[str, Any]]) -> Generator[AnswerEvent]:
         """Send items that continue the conversation, and yield the events of the answer."""
+        # The server's own defaults may turn tools on, so that the fields are sent in any case.
+        body: dict[str, Any] = {
+            "input": list(items),
+            "stream": True,
+            "tool_execution": "none",
+            "use_server_tools": False,
+        }
+        if self.tools:
+            chosen = True if self.tools is True else list(self.tools)
+            body |= {"tool_execution": "auto", "use_server_tools": chosen}
+        given = {
+            "model": self.model,
+            "instructions": self.instructions,
+            "previous_response_id": self.previous,
+        }
+        body |= {field: value for field, value in given.items() if value is not None}
+        # An approval for the session covers the requests with this header.
         headers = {"x-toolgate-session": self._session}
-        return answer_events(stream_events(self.url, self.key, "POST", "/v1/responses", self._body(items), headers))
+        return answer_events(stream_events(self.url, self.key, "POST", "/v1/responses", body, headers))
 
     def restart(self) -> None:
         """Begin a new conversation."""
@@ -72,23 +90,6 @@ class ConversationClient:
                 break
         return items
 
-    def _body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "input": list(items),
-            "stream": True,
-            "tool_execution": "none",
-            "use_server_tools": False,
-        }
-        if self.tools:
-            chosen = True if self.tools is True else list(self.tools)
-            body |= {"tool_execution": "auto", "use_server_tools": chosen}
-        given = {
-            "model": self.model,
-            "instructions": self.instructions,
-            "previous_response_id": self.previous,
-        }
-        return body | {field: value for field, value in given.items() if value is not None}
-
 
 def user_message(text: str, attached: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Make the item of a question, after what is attached to it."""
@@ -108,5 +109,6 @@ def approval_response(id: str, *, approve: bool, reason: str | None = None) -> d
 
 def failed_call(id: str, name: str, arguments: str, error: str) -> dict[str, Any]:
     """Make the item of a call that has no result."""
+    # The id of an approval begins with `mcpr_`, that of its call with `mcp_`.
     item = {"id": f"mcp_{id.partition('_')[2]}", "type": "mcp_call", "server_label": "toolgate", "status": "failed"}
     return {**item, "name": name, "arguments": arguments, "output": None, "error": error}

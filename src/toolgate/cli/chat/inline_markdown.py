@@ -7,17 +7,20 @@ import re
 
 from toolgate.cli.chat.line_writer import StyledSpan
 
+# Characters behind an opening mark in which its closing mark is looked for: a lone mark must not hold back the answer.
 MAX_SPAN = 400
-"""Characters behind an opening mark in which its closing mark is looked for."""
 
 _PLAIN = re.compile(r"[^*_`~\[\\!]+")
+# [text](target "title") or ![text](target); the target may be in <> and hold one level of parentheses, as the addresses
+# of Wikipedia do.
 _LINK = re.compile(r"!?\[([^\[\]]{0,400})\]\(<?([^()\s<>]*(?:\([^()\s<>]*\)[^()\s<>]*)*)>?(?:\s+[\"'][^\"']*[\"'])?\)")
+# Finds the mark that closes one: not behind a space, and not part of a longer run of the same character. A closing `_`
+# must end a word, so that snake_case stays as it is.
 _CLOSING = {
     **{mark: re.compile(rf"(?<![\s*])\*{{{len(mark)}}}(?!\*)") for mark in ("*", "**", "***")},
     **{mark: re.compile(rf"(?<![\s_]){mark}(?!\w)") for mark in ("_", "__", "___")},
     "~~": re.compile(r"(?<![\s~])~~(?!~)"),
 }
-"""Finds the mark that closes one."""
 
 _EMPHASIS: dict[int, tuple[str, ...]] = {1: ("italic",), 2: ("bold",), 3: ("bold", "italic")}
 
@@ -61,8 +64,10 @@ def _run(text: str, place: int) -> int:
 def _code_span(text: str, place: int, complete: bool) -> tuple[list[StyledSpan], int] | None:
     start = _run(text, place)
     closing = re.compile(rf"(?<!`)`{{{start - place}}}(?!`)").search(text, start, place + MAX_SPAN + start - place)
+    # At the very end of the text the next character may make the run of marks longer.
     if closing and (complete or closing.end() < len(text)):
         code = text[start : closing.start()]
+        # One blank on each side belongs to the marks: `` `a` `` is code that holds backticks.
         stripped = code[1:-1] if len(code) > 2 and code[0] == code[-1] == " " else code
         return [StyledSpan(stripped, ("code",))], closing.end()
     return ([StyledSpan(text[place:start], ())], start) if complete else None
@@ -72,6 +77,7 @@ def _link_span(text: str, place: int, complete: bool) -> tuple[list[StyledSpan],
     if text[place] == "!" and text[place + 1 : place + 2] != "[":
         return ([StyledSpan("!", ())], place + 1) if complete or place + 1 < len(text) else None
     if link := _LINK.match(text, place):
+        # The target is always shown: a text may name another address than the one that it leads to.
         shown, target = link[1] or "image", link[2]
         if shown == target:
             return [StyledSpan(target, ("underline",))], link.end()

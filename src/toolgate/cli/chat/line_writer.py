@@ -24,12 +24,15 @@ class LineWriter:
         self._style = style
         self._width = width
         self._out: list[str] = []
+        # The word that waits for its end, in pieces if its styles change: **bold**ly.
         self._word: list[StyledSpan] = []
         self._word_columns = 0
+        # Spaces before that word; they are left out if it begins a line.
         self._spaces = 0
         self._column = 0
         self._hanging = ""
         self._wrap = True
+        # Blank lines that are written when another line begins.
         self._blanks = 0
         self._begun = False
 
@@ -71,6 +74,7 @@ class LineWriter:
                 continue
             self._word.append(StyledSpan(found[0], span.styles))
             self._word_columns += columns(found[0])
+            # A word that fits on no line need not wait for its end.
             if self._word_columns > self._width() - columns(self._hanging):
                 self.flush()
 
@@ -91,6 +95,7 @@ class LineWriter:
         self._out.append(" " * self._spaces)
         self._out.extend([self._style.paint(span.text, *span.styles) for span in self._word])
         self._column += self._spaces + self._word_columns
+        # The terminal has broken the word at its right edge.
         if self._column > width:
             self._column %= width
         self._word.clear()

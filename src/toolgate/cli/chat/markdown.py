@@ -15,12 +15,14 @@ from toolgate.cli.chat.markdown_table import lay_out_table
 from toolgate.cli.chat.style import TerminalStyle
 from toolgate.cli.chat.terminal_text import columns
 
+# What is held back is shown as plain text beyond these, so that no answer can be held back whole.
 MAX_HELD_LINE = 4000
 MAX_TABLE_LINES = 200
 
 _QUOTES = re.compile(r"(?:> ?){0,6}")
 _FENCE = re.compile(r"(`{3,}|~{3,})([^`]*)")
 _RULE = re.compile(r"(?:(?:-[ ]*){3,}|(?:\*[ ]*){3,}|(?:_[ ]*){3,})")
+# Beginnings that the next character decides: `-` may become an item or a rule, `#` a heading, `1` an item, "``" a fence.
 _MAYBE_RULE = re.compile(r"(?:[- ]*|[* ]*|[_ ]*)")
 _MAYBE_MARK = re.compile(r"#{0,6}|[-*+] ?|[-*+] \[[ xX]?\]?|\d{1,9}[.)]?|`{1,2}|~{1,2}")
 _HEADING = re.compile(r"(#{1,6})\s+")
@@ -32,19 +34,19 @@ class MarkdownRenderer:
 
     def __init__(self, style: TerminalStyle, width: Callable[[], int], base: tuple[str, ...] = ()) -> None:
         self._style = style
+        # Styles of all text, such as those of reasoning.
         self._all = base
-        """Styles of all text, such as those of reasoning."""
         self._width = width
         self._lines = LineWriter(style, width)
+        # The beginning of a line whose kind is not known yet.
         self._held = ""
-        """The beginning of a line whose kind is not known yet."""
+        # Text behind a mark that is not closed yet.
         self._inline = ""
-        """Text behind a mark that is not closed yet."""
         self._in_line = False
         self._base: tuple[str, ...] = ()
         self._fence = ""
+        # Styles the code of the open block, if its language is known.
         self._code: CodeHighlighter | None = None
-        """Styles the code of the open block, if its language is known."""
         self._table: list[str] = []
 
     def feed(self, text: str) -> str:
@@ -71,10 +73,16 @@ class MarkdownRenderer:
             return
         self._held += text
         if self._fence:
-            stripped = self._held.lstrip()
-            if not _may_close(stripped, self._fence):
+            if not _may_close(self._held.lstrip(), self._fence):
                 self._start_code()
-        elif not _undecided(self._held) or len(self._held) > MAX_HELD_LINE:
+            return
+        body = self._held.lstrip(" ")
+        quotes = _QUOTES.match(body)
+        body = body[quotes.end() if quotes else 0 :].lstrip(" ")
+        # Rows of tables and fences wait for the end of their line, marks for the character behind them.
+        whole_line = not body or body.startswith(("|", "```", "~~~"))
+        undecided = whole_line or _MAYBE_MARK.fullmatch(body) or _MAYBE_RULE.fullmatch(body)
+        if not undecided or len(self._held) > MAX_HELD_LINE:
             self._start_line()
 
     def _start_code(self) -> None:
@@ -86,6 +94,7 @@ class MarkdownRenderer:
     def _continue_text(self, text: str) -> None:
         if self._fence:
             self._write_code(self._code.feed(text) if self._code else [StyledSpan(text, ("code",))])
+        # Without styles only the marks show emphasis, so they stay.
         elif not self._style.colored:
             self._lines.write(StyledSpan(text, self._all))
         else:
@@ -111,19 +120,17 @@ class MarkdownRenderer:
             self._lines.end()
             return
         held, self._held = self._held, ""
-        if self._fence:
-            self._end_code_line(held)
-        else:
+        if not self._fence:
             self._whole_line(held)
-
-    def _end_code_line(self, line: str) -> None:
-        stripped = line.strip()
+            return
+        stripped = held.strip()
+        # A fence is closed by one that is at least as long, so that a block of Markdown can hold shorter ones.
         if stripped and _may_close(stripped, self._fence) and len(stripped) >= len(self._fence):
             self._fence = ""
-            self._lines.line([StyledSpan(line, ("dim",))], wrap=False)
+            self._lines.line([StyledSpan(held, ("dim",))], wrap=False)
         else:
             self._start_code()
-            self._continue_text(line)
+            self._continue_text(held)
             self._end_line()
 
     def _whole_line(self, line: str) -> None:
@@ -138,6 +145,7 @@ class MarkdownRenderer:
             self._lines.blank()
         elif fence := _FENCE.fullmatch(body.rstrip()):
             self._fence = fence[1]
+            # Behind the fence stands the language: ```python
             self._code = code_highlighter(fence[2]) if self._style.colored else None
             self._lines.line([StyledSpan(line, ("dim",))], wrap=False)
         elif _RULE.fullmatch(body):
@@ -152,12 +160,14 @@ class MarkdownRenderer:
         self._end_table()
         held, self._held = self._held, ""
         body = held.lstrip(" ")
+        # Deeply nested lists would leave no room for their text.
         prefix = " " * min(len(held) - len(body), self._width() // 3)
         quotes = _QUOTES.match(body)
         depth = quotes[0].count(">") if quotes else 0
         body = body[quotes.end() if quotes else 0 :]
         prefix += f"{self._style.symbols['quote']} " * depth
         hanging, self._base = prefix, ("dim",) if depth else ()
+        # Without styles only its mark shows a heading, so it stays.
         if self._style.colored and (heading := _HEADING.match(body)):
             self._base = ("heading", "underline") if len(heading[1]) == 1 else ("heading",)
             body = body[heading.end() :]
@@ -174,6 +184,7 @@ class MarkdownRenderer:
         if not self._table:
             return
         rows, self._table = self._table, []
+        # Lines that are no table after all, or one that does not fit, are shown as they were written.
         table = lay_out_table(rows, self._width())
         for line in table.head if table else ():
             self._lines.line([StyledSpan(line, ("bold",))], wrap=False)
@@ -181,15 +192,6 @@ class MarkdownRenderer:
             self._lines.line([StyledSpan(line, ())], wrap=False)
 
 
-def _undecided(held: str) -> bool:
-    """Whether a line that begins so may still become one of several kinds."""
-    body = held.lstrip(" ")
-    quotes = _QUOTES.match(body)
-    body = body[quotes.end() if quotes else 0 :].lstrip(" ")
-    return bool(
-        not body or body.startswith(("|", "```", "~~~")) or _MAYBE_MARK.fullmatch(body) or _MAYBE_RULE.fullmatch(body)
-    )
-
-
 def _may_close(stripped: str, fence: str) -> bool:
+    # Nothing but the character of the fence, and blanks: an empty line may still become one.
     return not stripped.strip(fence[0] + " ")

@@ -15,15 +15,15 @@ try:
 except ImportError:  # a Python that was built without it
     readline = None  # type: ignore[assignment]
 
+# The place of the local modes in the attributes of a terminal: tcgetattr returns them as a list.
 _LOCAL_MODES = 3
-"""The place of the local modes in the attributes of a terminal."""
 
 BLOCK = '"""'
+# Returns completions for a word, given the whole line before its end.
 Completer = Callable[[str, str], Iterable[str]]
-"""Returns completions for a word, given the whole line before its end."""
 
 
-class QuestionPrompter(Protocol):
+class ApprovalPrompter(Protocol):
     """Asks a person a question while an answer is made."""
 
     def ask(self, question: str, prefill: str = "") -> str:
@@ -31,25 +31,27 @@ class QuestionPrompter(Protocol):
         ...
 
 
-class LinePrompter:
+class ReadlinePrompter:
     """Reads lines from the terminal of this process, with the standard library's line editing."""
 
     def __init__(self, style: TerminalStyle, history: Sequence[str] = ()) -> None:
         self._style = style
         self._complete: Completer = lambda _line, _word: ()
         self._found: list[str] = []
-        if readline is not None:
-            self._set_up(history)
-
-    def _set_up(self, history: Sequence[str]) -> None:
+        if readline is None:
+            return
+        # `remember` adds whole messages; the lines of a message, and answers to questions, are not added.
         readline.set_auto_history(False)
+        # By default `/`, `#`, `-` and `:` end a word, and all of them occur in commands, tools, models and paths.
         readline.set_completer_delims(" \t\n")
         readline.set_completer(self._completion)
+        # The readline of macOS is libedit, which has a syntax of its own.
         if "libedit" in (readline.__doc__ or ""):
             readline.parse_and_bind("bind ^I rl_complete")
         else:
             readline.parse_and_bind("tab: complete")
-            readline.parse_and_bind(f"set enable-bracketed-paste {'on' if self._style.movable else 'off'}")
+            # A dumb terminal would print the escapes that turn it on.
+            readline.parse_and_bind(f"set enable-bracketed-paste {'on' if style.movable else 'off'}")
             for end in ("m", "j"):  # Alt-Enter inserts a line feed
                 readline.parse_and_bind(rf'"\e\C-{end}": "\C-v\C-j"')
         for text in history:
@@ -63,19 +65,17 @@ class LinePrompter:
         """Read a message: one line, lines that end with a backslash, or lines between two times three quotes."""
         line = self._input("> ")
         if line.lstrip().startswith(BLOCK):
-            return self._read_block(line.lstrip().removeprefix(BLOCK))
+            lines = [line.lstrip().removeprefix(BLOCK)]
+            # A text behind the opening quotes may be closed on the same line.
+            while not lines[-1].rstrip().endswith(BLOCK):
+                lines.append(self._input(". "))
+            lines[-1] = lines[-1].rstrip().removesuffix(BLOCK)
+            return "\n".join(lines).strip("\n")
         lines = [line]
         while lines[-1].endswith("\\"):
             lines[-1] = lines[-1][:-1]
             lines.append(self._input(". "))
         return "\n".join(lines)
-
-    def _read_block(self, first: str) -> str:
-        lines = [first]
-        while not lines[-1].rstrip().endswith(BLOCK) or (len(lines) == 1 and not first):
-            lines.append(self._input(". "))
-        lines[-1] = lines[-1].rstrip().removesuffix(BLOCK)
-        return "\n".join(lines).strip("\n")
 
     def remember(self, text: str) -> None:
         """Add a message to the history of this chat."""
@@ -92,6 +92,7 @@ class LinePrompter:
             with echo(sys.stdin, True):
                 return self._input(question)
         readline.set_completer(lambda _text, _state: None)
+        # The hook runs when the prompt is printed, and writes the prefilled text as if it were typed.
         readline.set_startup_hook(lambda: readline.insert_text(prefill))
         try:
             with echo(sys.stdin, True):
@@ -105,6 +106,7 @@ class LinePrompter:
 
     def _input(self, prompt: str) -> str:
         if self._style.colored and readline is not None:
+            # \x01 and \x02 tell readline that what is between them takes no columns.
             prompt = f"\x01\x1b[1;36m\x02{prompt}\x01\x1b[0m\x02"
         return input(prompt)
 
@@ -173,6 +175,6 @@ def edit_text(text: str, suffix: str) -> str | None:
         try:
             with echo(sys.stdin, True):
                 done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the person's own
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a quote in EDITOR that is never closed
             return None
         return None if done.returncode else path.read_text("utf-8", "replace")

@@ -7,28 +7,28 @@ from typing import Any, NamedTuple, TypeAlias
 from toolgate.cli.event_stream import ServerEvent
 
 
-class TerminalAnswerStarted(NamedTuple):
+class CliAnswerStarted(NamedTuple):
     """The server has accepted the request."""
 
     id: str
     model: str
 
 
-class TerminalTextDelta(NamedTuple):
+class CliTextDelta(NamedTuple):
     """More text of the answer, of the message with this id."""
 
     text: str
     item: str
 
 
-class TerminalReasoningDelta(NamedTuple):
+class CliReasoningDelta(NamedTuple):
     """More text of the model's reasoning, of the item with this id."""
 
     text: str
     item: str
 
 
-class TerminalToolStarted(NamedTuple):
+class CliToolStarted(NamedTuple):
     """A server tool is being run."""
 
     id: str
@@ -36,7 +36,7 @@ class TerminalToolStarted(NamedTuple):
     arguments: str
 
 
-class TerminalToolEnded(NamedTuple):
+class CliToolEnded(NamedTuple):
     """A server tool has returned, or failed; `item` is what a later request can send back."""
 
     id: str
@@ -46,7 +46,7 @@ class TerminalToolEnded(NamedTuple):
     item: Mapping[str, Any]
 
 
-class TerminalApprovalAsked(NamedTuple):
+class CliApprovalAsked(NamedTuple):
     """A call waits for a person."""
 
     id: str
@@ -54,7 +54,7 @@ class TerminalApprovalAsked(NamedTuple):
     arguments: str
 
 
-class TerminalAnswerEnded(NamedTuple):
+class CliAnswerEnded(NamedTuple):
     """The answer is complete, or ended early; then `problem` says why."""
 
     id: str
@@ -64,23 +64,24 @@ class TerminalAnswerEnded(NamedTuple):
     output_tokens: int
 
 
-class TerminalNotice(NamedTuple):
+class CliNotice(NamedTuple):
     """A warning of the server, or an item that a terminal cannot show."""
 
     text: str
 
 
 AnswerEvent: TypeAlias = (
-    TerminalAnswerStarted
-    | TerminalTextDelta
-    | TerminalReasoningDelta
-    | TerminalToolStarted
-    | TerminalToolEnded
-    | TerminalApprovalAsked
-    | TerminalAnswerEnded
-    | TerminalNotice
+    CliAnswerStarted
+    | CliTextDelta
+    | CliReasoningDelta
+    | CliToolStarted
+    | CliToolEnded
+    | CliApprovalAsked
+    | CliAnswerEnded
+    | CliNotice
 )
 
+# Items that are shown by other events, or tell a person nothing (`mcp_list_tools`).
 _SHOWN_ITEMS = ("message", "reasoning", "mcp_call", "mcp_approval_request", "mcp_list_tools")
 
 
@@ -92,54 +93,55 @@ def answer_events(events: Generator[ServerEvent]) -> Generator[AnswerEvent]:
         for event in events:
             decoded = _decode(event, names)
             if decoded is not None:
-                ended = ended or isinstance(decoded, TerminalAnswerEnded)
+                ended = ended or isinstance(decoded, CliAnswerEnded)
                 yield decoded
     if not ended:
-        yield TerminalAnswerEnded("", "The connection ended before the answer was complete.", True, 0, 0)
+        yield CliAnswerEnded("", "The connection ended before the answer was complete.", True, 0, 0)
 
 
 def _decode(event: ServerEvent, names: dict[str, str]) -> AnswerEvent | None:
     match event.value:
         case {"message": str(message)} if event.name == "warning":
-            return TerminalNotice(f"Warning: {message}")
+            return CliNotice(f"Warning: {message}")
         case {"type": "response.created", "response": {"id": str(id), "model": model}}:
-            return TerminalAnswerStarted(id, str(model))
+            return CliAnswerStarted(id, str(model))
         case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text), "item_id": item}:
-            return TerminalTextDelta(text, str(item))
+            return CliTextDelta(text, str(item))
         case {
             "type": "response.reasoning_summary_text.delta" | "response.reasoning_text.delta",
             "delta": str(text),
             "item_id": item,
         }:
-            return TerminalReasoningDelta(text, str(item))
+            return CliReasoningDelta(text, str(item))
+        # The event with the arguments of a call has no name of the tool.
         case {"type": "response.output_item.added", "item": {"type": "mcp_call", "id": str(id), "name": str(name)}}:
             names[id] = name
         case {"type": "response.mcp_call_arguments.done", "item_id": str(id), "arguments": str(arguments)}:
-            return TerminalToolStarted(id, names.get(id, ""), arguments)
-        case {"type": "response.output_item.done", "item": {"type": str(kind)}}:
-            return _ended_item(kind, event.value["item"])
+            return CliToolStarted(id, names.get(id, ""), arguments)
+        case {
+            "type": "response.output_item.done",
+            "item": {"type": "mcp_call", "id": str(id), "name": str(name)} as item,
+        }:
+            failed = item.get("error") is not None
+            result = _error_text(item["error"]) if failed else str(item.get("output") or "")
+            return CliToolEnded(id, name, result, failed, item)
+        case {
+            "type": "response.output_item.done",
+            "item": {"type": "mcp_approval_request", "id": str(id), "name": str(name), "arguments": str(arguments)},
+        }:
+            return CliApprovalAsked(id, name, arguments)
+        case {"type": "response.output_item.done", "item": {"type": str(kind)}} if kind not in _SHOWN_ITEMS:
+            return CliNotice(f"The answer has an item of the type {kind}, which a terminal cannot show.")
         case {"type": "response.completed" | "response.incomplete" | "response.failed", "response": dict(response)}:
             return _ended(response)
         case {"type": "error", **error}:
-            return TerminalAnswerEnded("", _message(error) or "The server reported an error.", True, 0, 0)
-    return None
-
-
-def _ended_item(kind: str, item: Mapping[str, Any]) -> AnswerEvent | None:
-    match kind, item:
-        case "mcp_call", {"id": str(id), "name": str(name)}:
-            failed = item.get("error") is not None
-            result = _error_text(item["error"]) if failed else str(item.get("output") or "")
-            return TerminalToolEnded(id, name, result, failed, item)
-        case "mcp_approval_request", {"id": str(id), "name": str(name), "arguments": str(arguments)}:
-            return TerminalApprovalAsked(id, name, arguments)
-        case _ if kind not in _SHOWN_ITEMS:
-            return TerminalNotice(f"The answer has an item of the type {kind}, which a terminal cannot show.")
+            return CliAnswerEnded("", _message(error) or "The server reported an error.", True, 0, 0)
     return None
 
 
 def _error_text(error: Any) -> str:
     match error:
+        # The result of an MCP tool that failed by its own account.
         case {"content": [*parts]}:
             return "\n".join([str(part["text"]) for part in parts if isinstance(part, dict) and "text" in part])
         case {"message": str(message)}:
@@ -155,7 +157,7 @@ def _message(error: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _ended(response: Mapping[str, Any]) -> TerminalAnswerEnded:
+def _ended(response: Mapping[str, Any]) -> CliAnswerEnded:
     problem = None
     match response:
         case {"status": "failed", **rest}:
@@ -169,4 +171,4 @@ def _ended(response: Mapping[str, Any]) -> TerminalAnswerEnded:
             pass
         case _:
             sent = received = 0
-    return TerminalAnswerEnded(str(response.get("id", "")), problem, response.get("status") == "failed", sent, received)
+    return CliAnswerEnded(str(response.get("id", "")), problem, response.get("status") == "failed", sent, received)

@@ -58,7 +58,7 @@ class SlashCommands:
         name, _, argument = line.partition(" ")
         command = self.commands.get({"/exit": "/quit", "/?": "/help"}.get(name, name))
         if command is None:
-            self._say(f"There is no command {name}; /help lists them.", "bad")
+            self._print(f"There is no command {name}; /help lists them.", "bad")
             return
         command.run(argument.strip())
 
@@ -80,88 +80,85 @@ class SlashCommands:
                 return _paths(word)
         return []
 
-    def _say(self, text: str, *styles: str) -> None:
+    def _print(self, text: str, *styles: str) -> None:
         self._session.view.line(text, *styles)
 
     def _help(self, _: str) -> None:
         width = max([len(f"{name} {command.argument}") for name, command in self.commands.items()])
         for name, command in self.commands.items():
             self._session.view.term(f"{name} {command.argument}".rstrip(), width, command.help)
-        self._say(_TEXT_HELP, "dim")
+        self._print(_TEXT_HELP, "dim")
 
     def _model(self, name: str) -> None:
         client = self._session.client
         if not name:
             for one in self._models:
-                self._say(f"{'*' if one == client.model else ' '} {one}")
+                self._print(f"{'*' if one == client.model else ' '} {one}")
             return
+        # A warning only: the list has no aliases, and no patterns such as `gpt-*`.
         if self._models and name not in self._models:
-            self._say(f"{name} is not in the list of models; the server may know it by another name.", "warning")
+            self._print(f"{name} is not in the list of models; the server may know it by another name.", "warning")
         client.model = name
-        self._say(f"The next answers are by {name}.")
+        self._print(f"The next answers are by {name}.")
 
     def _use_tools(self, names: str) -> None:
         client = self._session.client
+        if not names:
+            try:
+                listed = client.call("GET", "/v1/tools").get("data", [])
+            except ApiCallFailed as error:
+                self._print(str(error), "bad")
+                listed = []
+            for tool in listed:
+                about = str(tool.get("userDescription") or tool.get("description") or "")
+                self._print(f"{tool.get('name')}: {' '.join(about.split())[:160]}")
+            self._print(f"In use: {describe_tools(client.tools)}.", "dim")
+            return
         match names:
-            case "":
-                self._list_tools()
-                return
             case "on" | "all":
                 client.tools = True
             case "off" | "none":
                 client.tools = False
             case _:
                 client.tools = [name.strip() for name in names.split(",") if name.strip()]
-        self._say(f"Server tools: {describe_tools(client.tools)}.")
-
-    def _list_tools(self) -> None:
-        client = self._session.client
-        try:
-            listed = client.call("GET", "/v1/tools").get("data", [])
-        except ApiCallFailed as error:
-            self._say(str(error), "bad")
-            listed = []
-        for tool in listed:
-            about = str(tool.get("userDescription") or tool.get("description") or "")
-            self._say(f"{tool.get('name')}: {' '.join(about.split())[:160]}")
-        self._say(f"In use: {describe_tools(client.tools)}.", "dim")
+        self._print(f"Server tools: {describe_tools(client.tools)}.")
 
     def _system(self, text: str) -> None:
         client = self._session.client
         if text:
             client.instructions = None if text == "off" else text
-        self._say(f"System prompt: {client.instructions or 'none'}")
+        self._print(f"System prompt: {client.instructions or 'none'}")
 
     def _show(self, _: str) -> None:
         if not self._session.view.calls:
-            self._say("The last answer has no tool calls.")
+            self._print("The last answer has no tool calls.")
         for call in self._session.view.calls:
-            self._say(f"{call.name} {call.arguments}", "bold")
-            self._say(call.result or "(no output)", *(("bad",) if call.failed else ()))
+            self._print(f"{call.name} {call.arguments}", "bold")
+            self._print(call.result or "(no output)", *(("bad",) if call.failed else ()))
 
     def _retry(self, _: str) -> None:
         if self._session.question is None:
-            self._say("There is no question yet.")
+            self._print("There is no question yet.")
         else:
             self._session.ask_again()
 
     def _attach(self, name: str) -> None:
         if not name:
-            self._say("Name a file: /attach FILE")
+            self._print("Name a file: /attach FILE")
             return
         try:
             count = self._session.attach(read_attachment(Path(name).expanduser()))
         except AttachmentRefused as error:
-            self._say(str(error), "bad")
+            self._print(str(error), "bad")
             return
-        self._say(f"{count} {'file goes' if count == 1 else 'files go'} with the next message.")
+        self._print(f"{count} {'file goes' if count == 1 else 'files go'} with the next message.")
 
     def _edit(self, _: str) -> None:
         text = edit_text("", ".md")
         if text is None:
-            self._say("The editor could not be used; set EDITOR or VISUAL.", "bad")
+            self._print("The editor could not be used; set EDITOR or VISUAL.", "bad")
         elif text.strip():
-            self._say(text.strip(), "dim")
+            self._print(text.strip(), "dim")
             self._session.ask(text.strip())
 
     def _save(self, name: str) -> None:
@@ -171,22 +168,23 @@ class SlashCommands:
             title = (
                 f"Chat with {self._session.client.model or 'the default model'}, {time.strftime('%Y-%m-%d %H:%M', now)}"
             )
+            # Only the file that this chat has written before is replaced.
             self._session.transcript.save(path, title, replace=path == self._saved)
         except FileExistsError:
-            self._say(f"{path} exists already; name another file.", "bad")
+            self._print(f"{path} exists already; name another file.", "bad")
             return
         except OSError as error:
-            self._say(f"{path} cannot be written: {error.strerror}.", "bad")
+            self._print(f"{path} cannot be written: {error.strerror}.", "bad")
             return
         self._saved = path
-        self._say(f"Saved to {path}.")
+        self._print(f"Saved to {path}.")
         if previous := self._session.client.previous:
-            self._say(f"To go on with it later:\n  toolgate chat --resume {previous}", "dim")
+            self._print(f"To go on with it later:\n  toolgate chat --resume {previous}", "dim")
 
     def _new(self, _: str) -> None:
         self._session.restart()
         self._saved = None
-        self._say("A new chat begins.")
+        self._print("A new chat begins.")
 
     def _quit(self, _: str) -> None:
         raise ChatExitRequested

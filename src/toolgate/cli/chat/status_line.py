@@ -9,8 +9,8 @@ from toolgate.cli.chat.terminal_text import clip
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _EVERY = 0.1
+# Seconds before the line appears: a fast answer needs none.
 _DELAY = 0.2
-"""Seconds before the line appears: a fast answer needs none."""
 
 
 class StatusLine:
@@ -46,6 +46,7 @@ class StatusLine:
             self._thread.join()
         self._thread = None
         if self._drawn:
+            # To the first column, and erase to the end of the line.
             self._stream.write("\r\x1b[K")
             self._stream.flush()
         self._drawn = False
@@ -60,6 +61,7 @@ class StatusLine:
                 text = self._text
             seconds = int(time.monotonic() - started)
             line = f"{self._frames[frame % len(self._frames)]} {text}{f' {seconds} s' if seconds else ''}"
+            # One column is left free: at the right edge some terminals begin a new line, which would not be erased.
             self._stream.write(f"\r\x1b[K{self._style.paint(clip(line, terminal_width() - 1), 'dim')}")
             self._stream.flush()
             self._drawn = True

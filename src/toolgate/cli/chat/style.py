@@ -12,6 +12,8 @@ RESET = "\x1b[0m"
 MIN_WIDTH = 10
 DEFAULT_WIDTH = 80
 
+# Parameters of the escape sequence CSI … m: "bold" is written as \x1b[1m. Only the basic colours, which every terminal
+# has, and which follow its light or dark theme.
 _CODES = {
     "bold": "1",
     "dim": "2",
@@ -71,6 +73,7 @@ PLAIN = TerminalStyle(False, False, UNICODE_SYMBOLS)
 
 def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> TerminalStyle:
     """Find out what the terminal behind a stream can do."""
+    # Without TERM nothing is known of the terminal, as inside some editors.
     movable = stream.isatty() and environ.get("TERM", "dumb") not in ("dumb", "")
     unicode = "utf" in (stream.encoding or "").lower()
     return TerminalStyle(

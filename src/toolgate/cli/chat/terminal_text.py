@@ -5,9 +5,10 @@ Nothing is dropped: a character that would move the cursor, change the terminal 
 
 import unicodedata
 
+# Parts of emoji and of Persian words: they are shown as they are.
 _JOINERS = "\u200c\u200d"
-"""Parts of emoji and of Persian words: they are shown as they are."""
 
+# Unicode has a picture of each control character, in the order of their codes: U+241B (␛) for escape.
 _PICTURES = 0x2400
 _DELETE = 0x7F
 
@@ -23,11 +24,10 @@ def without_controls(text: str) -> str:
     """Replace only control characters, for output that a program reads: text in all scripts stays as it is."""
     if text.isprintable():
         return text
-    return "".join([_visible(char) if _is_control(char) else char for char in text])
-
-
-def _is_control(char: str) -> bool:
-    return char not in "\n\t" and unicodedata.category(char) in ("Cc", "Cs")
+    # Cc is control characters, Cs lone surrogates, which no encoding can write.
+    return "".join(
+        [_visible(char) if char not in "\n\t" and unicodedata.category(char) in ("Cc", "Cs") else char for char in text]
+    )
 
 
 def _visible(char: str) -> str:
@@ -57,6 +57,7 @@ class TerminalTextFilter:
     def feed(self, text: str) -> str:
         """Return what can be shown of the text so far."""
         text = self._held + text
+        # A lone carriage return would let the text overwrite the line; before a line feed it is a line end.
         self._held = "\r" if text.endswith("\r") else ""
         return self._filter(text.removesuffix("\r").replace("\r\n", "\n") if "\r" in text else text)
 
@@ -74,6 +75,7 @@ def columns(text: str) -> int:
 
 
 def _columns(char: str) -> int:
+    # Accents, enclosing marks and format characters take the column of the character before them.
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

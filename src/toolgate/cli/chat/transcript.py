@@ -1,4 +1,4 @@
-"""What was said in a chat, and how it is saved as Markdown."""
+"""The questions, calls and answers of a chat, and how they are saved as Markdown."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toolgate.cli.chat.terminal_text import without_controls
-from toolgate.cli.chat.view import TerminalToolCall
+from toolgate.cli.chat.view import CliToolCall
 
 
 class TranscriptTurn(NamedTuple):
     """A question, the calls that were made for it, and the answer."""
 
     question: str
-    calls: tuple[TerminalToolCall, ...]
+    calls: tuple[CliToolCall, ...]
     answer: str
 
 
-class Transcript:
-    """The turns of one conversation, oldest first."""
+class MarkdownTranscript:
+    """Keeps the turns of one conversation, oldest first, and saves them as Markdown."""
 
     def __init__(self) -> None:
         self.turns: list[TranscriptTurn] = []
@@ -27,7 +27,7 @@ class Transcript:
         """A question was asked."""
         self.turns.append(TranscriptTurn(question, (), ""))
 
-    def end(self, calls: Sequence[TerminalToolCall], answer: str) -> None:
+    def end(self, calls: Sequence[CliToolCall], answer: str) -> None:
         """The last question was answered, or its answer stopped."""
         self.turns[-1] = self.turns[-1]._replace(calls=tuple(calls), answer=answer)
 
@@ -45,6 +45,7 @@ class Transcript:
             match item:
                 case {"type": "message", "role": "user"}:
                     self.ask(_text(item))
+                # One answer may be several messages, with calls between them.
                 case {"type": "message", "role": "assistant"} if self.turns:
                     last = self.turns[-1]
                     self.turns[-1] = last._replace(answer=f"{last.answer}\n\n{_text(item)}".strip("\n"))
@@ -52,16 +53,20 @@ class Transcript:
                     failed = item.get("error") is not None
                     result = json.dumps(item["error"]) if failed else str(item.get("output") or "")
                     last = self.turns[-1]
-                    self.turns[-1] = last._replace(
-                        calls=(*last.calls, TerminalToolCall(name, arguments, result, failed))
-                    )
+                    self.turns[-1] = last._replace(calls=(*last.calls, CliToolCall(name, arguments, result, failed)))
 
     def markdown(self, title: str) -> str:
         """Write all turns as a Markdown document."""
         parts = [f"# {title}"]
         for turn in self.turns:
             parts += ["## Question", turn.question]
-            parts += [_call(call) for call in turn.calls]
+            for call in turn.calls:
+                text = f"{call.name} {call.arguments}\n{'failed: ' if call.failed else ''}{call.result}"
+                # The fence must be longer than any in the text, which would end the block.
+                fence = "```"
+                while fence in text:
+                    fence += "`"
+                parts.append(f"{fence}\n{text}\n{fence}")
             parts += ["## Answer", turn.answer or "(none)"]
         return without_controls("\n\n".join(parts)) + "\n"
 
@@ -77,12 +82,3 @@ def _text(item: Mapping[str, Any]) -> str:
         return content
     parts = content if isinstance(content, list) else []
     return "".join([str(part.get("text") or part.get("refusal") or "") for part in parts if isinstance(part, dict)])
-
-
-def _call(call: TerminalToolCall) -> str:
-    """Write a call and its result as a code block, whose fence is longer than any in the text."""
-    text = f"{call.name} {call.arguments}\n{'failed: ' if call.failed else ''}{call.result}"
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}\n{text}\n{fence}"

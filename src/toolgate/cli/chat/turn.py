@@ -16,15 +16,15 @@ from toolgate.cli.chat.conversation import (
 )
 from toolgate.cli.chat.response_events import (
     AnswerEvent,
-    TerminalAnswerEnded,
-    TerminalAnswerStarted,
-    TerminalApprovalAsked,
-    TerminalTextDelta,
-    TerminalToolEnded,
-    TerminalToolStarted,
+    CliAnswerEnded,
+    CliAnswerStarted,
+    CliApprovalAsked,
+    CliTextDelta,
+    CliToolEnded,
+    CliToolStarted,
 )
-from toolgate.cli.chat.state_files import ChatResumePoint, ChatStateFiles
-from toolgate.cli.chat.transcript import Transcript
+from toolgate.cli.chat.state_files import ChatStateFiles, LastChatResponse
+from toolgate.cli.chat.transcript import MarkdownTranscript
 from toolgate.cli.chat.view import AnswerView
 
 _FORBIDDEN = "self_approval_forbidden"
@@ -38,20 +38,21 @@ class ChatSession:
         client: ConversationClient,
         view: AnswerView,
         dialog: ApprovalDialog,
-        transcript: Transcript,
+        transcript: MarkdownTranscript,
         state: ChatStateFiles,
         attached: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.client = client
         self.view = view
         self.transcript = transcript
+        # The last question.
         self.question: str | None = None
-        """The last question."""
+        # Parts that are sent with the next question: images and files.
         self._attached = list(attached)
-        """Parts that are sent with the next question: images and files."""
         self._message: dict[str, Any] = {}
+        # Whether the person stopped the answer to the last question.
         self.stopped = False
-        """Whether the person stopped its answer."""
+        # Where the conversation stood before the last question: its last response, and what was unsent.
         self._before: tuple[str | None, list[dict[str, Any]]] = (None, [])
         self._dialog = dialog
         self._state = state
@@ -67,10 +68,18 @@ class ChatSession:
         try:
             ended = self._answer(turn)
         except (KeyboardInterrupt, EOFError):  # Ctrl-C, or Ctrl-D at a question
-            self._stop(turn)
+            # The server has stored no end of the turn, and perhaps a call that waits for an answer. The turn is taken
+            # back there, and what was received of it is sent again with the next question.
+            for asked in turn.asked if turn.stored else ():
+                self._dialog.deny(asked)
+            self.client.previous, unsent = self._before
+            self.client.unsent = [*unsent, self._message, *turn.items_so_far()]
+            self.stopped = True
+            self._keep(turn)
+            self.view.end(None)
             return True
         except ApiCallFailed as error:
-            ended = TerminalAnswerEnded("", str(error), True, 0, 0)
+            ended = CliAnswerEnded("", str(error), True, 0, 0)
         self._keep(turn)
         self.view.end(ended)
         return not ended.failed
@@ -90,91 +99,77 @@ class ChatSession:
         """Ask the last question again, in place of the first time."""
         assert self.question is not None
         self.client.previous, self.client.unsent = self._before[0], list(self._before[1])
+        # Without the text of the question, which is the last part.
         self._attached = self._message["content"][:-1]
         self.transcript.drop_last()
         return self.ask(self.question)
 
-    def _answer(self, turn: "_Turn") -> TerminalAnswerEnded:
+    def _answer(self, turn: "_Turn") -> CliAnswerEnded:
         """Show one response after the other until no call waits for approval."""
         while True:
+            turn.ended = None
             try:
-                ended = self._show(turn)
+                with closing(self.client.send(turn.items)) as events:
+                    for event in events:
+                        self.view.show(event)
+                        turn.add(event)
             except ApiCallFailed as error:
+                # An approval that was sent within the conversation is refused here, when the server reads it.
                 if error.code != _FORBIDDEN or not turn.asked:
                     raise
                 self.view.line(str(error), "bad")
                 turn.items = [item for asked in turn.asked for item in self._dialog.wait(asked)]
                 continue
+            ended = turn.ended
+            assert ended is not None, "the events of an answer end with CliAnswerEnded"
+            # A failed response cannot be continued: the conversation stays where it was.
+            if not ended.failed:
+                self.client.previous, self.client.unsent = ended.id, []
+                turn.stored = True
             if ended.failed or not turn.asked:
                 return ended
             turn.items = [item for asked in turn.asked for item in self._dialog.answer(asked)]
             self.view.go_on()
 
-    def _show(self, turn: "_Turn") -> TerminalAnswerEnded:
-        """Show one response; if it completes, the conversation goes on from it."""
-        turn.ended = None
-        with closing(self.client.send(turn.items)) as events:
-            for event in events:
-                self.view.show(event)
-                turn.add(event)
-        ended = turn.ended
-        assert ended is not None, "the events of an answer end with TerminalAnswerEnded"
-        if not ended.failed:
-            self.client.previous, self.client.unsent = ended.id, []
-            turn.stored = True
-        return ended
-
-    def _stop(self, turn: "_Turn") -> None:
-        """Take the turn back from the server, and keep what was received of it for the next question.
-
-        The server has stored no end of it, and perhaps a call that waits for an answer.
-        """
-        for asked in turn.asked if turn.stored else ():
-            self._dialog.deny(asked)
-        self.client.previous, unsent = self._before
-        self.client.unsent = [*unsent, self._message, *turn.items_so_far()]
-        self.stopped = True
-        self._keep(turn)
-        self.view.end(None)
-
     def _keep(self, turn: "_Turn") -> None:
         """Keep the turn in the transcript, and the end of the conversation for `--continue`."""
         self.transcript.end(self.view.calls, "".join(turn.text))
         if turn.stored and not self.stopped and self.client.previous:
-            self._state.keep(self.client.url, ChatResumePoint(self.client.previous, self.client.model))
+            self._state.keep(self.client.url, LastChatResponse(self.client.previous, self.client.model))
 
 
 class _Turn:
     """What a question has led to so far, in one response or several."""
 
     def __init__(self, items: list[dict[str, Any]]) -> None:
+        # What the next request sends.
         self.items = items
-        """What the next request sends."""
+        # Whether the server has stored the last response.
         self.stored = False
-        """Whether the server has stored the last response."""
-        self.ended: TerminalAnswerEnded | None = None
-        self.asked: list[TerminalApprovalAsked] = []
+        self.ended: CliAnswerEnded | None = None
+        self.asked: list[CliApprovalAsked] = []
         self.text: list[str] = []
+        # Texts and calls as items, for a next request; `_kept` says how many pieces of the text are among them.
         self._received: list[dict[str, Any]] = []
-        self._running: dict[str, TerminalToolStarted] = {}
+        self._running: dict[str, CliToolStarted] = {}
         self._kept = 0
 
     def add(self, event: AnswerEvent) -> None:
         """Keep what an event brings."""
         match event:
-            case TerminalAnswerStarted():
+            case CliAnswerStarted():
                 self.asked, self.stored = [], False
-            case TerminalTextDelta(text=text):
+            case CliTextDelta(text=text):
                 self.text.append(text)
-            case TerminalToolStarted():
+            case CliToolStarted():
                 self._running[event.id] = event
-            case TerminalToolEnded(item=item):
+            case CliToolEnded(item=item):
                 self._running.pop(event.id, None)
                 self._end_text()
                 self._received.append(dict(item))
-            case TerminalApprovalAsked():
+            case CliApprovalAsked():
                 self.asked.append(event)
-            case TerminalAnswerEnded():
+            case CliAnswerEnded():
                 self.ended = event
 
     def items_so_far(self) -> list[dict[str, Any]]:

@@ -12,14 +12,14 @@ from typing import NamedTuple, TextIO
 from toolgate.cli.chat.markdown import MarkdownRenderer
 from toolgate.cli.chat.response_events import (
     AnswerEvent,
-    TerminalAnswerEnded,
-    TerminalAnswerStarted,
-    TerminalApprovalAsked,
-    TerminalNotice,
-    TerminalReasoningDelta,
-    TerminalTextDelta,
-    TerminalToolEnded,
-    TerminalToolStarted,
+    CliAnswerEnded,
+    CliAnswerStarted,
+    CliApprovalAsked,
+    CliNotice,
+    CliReasoningDelta,
+    CliTextDelta,
+    CliToolEnded,
+    CliToolStarted,
 )
 from toolgate.cli.chat.status_line import StatusLine
 from toolgate.cli.chat.style import PLAIN, TerminalStyle, style_of, terminal_width
@@ -27,11 +27,12 @@ from toolgate.cli.chat.terminal_text import TerminalTextFilter, columns, visible
 
 MAX_ARGUMENT_LINES = 4
 MAX_RESULT_LINES = 8
+# Columns that a text needs to be readable beside its name.
 _MIN_BESIDE = 20
 _WAITING = "waiting for the model, Ctrl-C stops"
 
 
-class TerminalToolCall(NamedTuple):
+class CliToolCall(NamedTuple):
     """A finished call, for `/show` and `/save`."""
 
     name: str
@@ -55,26 +56,32 @@ class AnswerView:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.style = style_of(notes)
-        self.calls: list[TerminalToolCall] = []
-        """The calls of the last answer."""
+        # The calls of the last answer.
+        self.calls: list[CliToolCall] = []
         self._answers = answers
         self._notes = notes
         self._single = single
-        self._chatty = notes.isatty()
+        self._notes_on_terminal = notes.isatty()
+        # Behind a pipe another program, such as a pager, may draw on the same terminal.
         self._status = StatusLine(notes, self.style if answers.isatty() else PLAIN)
         self._clock = clock
         self._text: _RenderedText | _RawText | None = None
-        self._spoken = False
+        # Whether the answer has shown anything, from which the next text is set apart by a blank line.
+        self._has_output = False
+        # When the question was sent, and when the person was last asked for an approval.
         self._started = self._paused = 0.0
+        # New arguments of calls that a person edited, by the name and the model's arguments.
         self._edited: dict[tuple[str, str], str] = {}
+        # Arguments and start of running calls, by id.
         self._running: dict[str, tuple[str, float]] = {}
+        # The call that the last line is about.
         self._last_call = ""
         self._model = ""
 
     def begin(self) -> None:
         """A question was sent."""
         self.calls = []
-        self._spoken = False
+        self._has_output = False
         self._started = self._clock()
         if not self._single:
             self._note("\n")
@@ -88,20 +95,21 @@ class AnswerView:
     def show(self, event: AnswerEvent) -> None:
         """Show the next event of the answer."""
         match event:
-            case TerminalAnswerStarted(model=model):
+            case CliAnswerStarted(model=model):
                 self._model = model
-            case TerminalTextDelta(text=text, item=item):
+            case CliTextDelta(text=text, item=item):
                 self._write_text(text, item, ())
-            case TerminalReasoningDelta(text=text, item=item):
+            case CliReasoningDelta(text=text, item=item):
                 if not self._single:
                     self._write_text(text, item, ("dim", "italic"))
-            case TerminalToolStarted():
+            case CliToolStarted():
                 self._tool_started(event)
-            case TerminalToolEnded():
+            case CliToolEnded():
                 self._tool_ended(event)
-            case TerminalNotice(text=text):
+            case CliNotice(text=text):
                 self.line(text, "warning")
-            case TerminalApprovalAsked() | TerminalAnswerEnded():
+            case CliApprovalAsked() | CliAnswerEnded():
+                # The question is shown by the dialog, the end by `end`.
                 self.pause()
                 self._paused = self._clock()
 
@@ -109,7 +117,7 @@ class AnswerView:
         """A call will run with other arguments than the model's, which are the only ones that events have."""
         self._edited[name, compact(before)] = after
 
-    def end(self, ended: TerminalAnswerEnded | None) -> None:
+    def end(self, ended: CliAnswerEnded | None) -> None:
         """The answer is over; say what it took, and what went wrong."""
         self.pause()
         if ended is None:
@@ -137,10 +145,11 @@ class AnswerView:
         """Write a message of our own; texts of others in it are made safe."""
         self.pause()
         for paragraph in text.splitlines() or [""]:
+            # The indentation is repeated on every line into which the paragraph is wrapped.
             shown = visible(paragraph).lstrip(" ")
             indent = " " * (len(paragraph) - len(paragraph.lstrip(" ")))
             width = terminal_width() - len(indent)
-            for line in (wrap(shown, max(10, width)) if self._chatty else [shown]) or [""]:
+            for line in (wrap(shown, max(10, width)) if self._notes_on_terminal else [shown]) or [""]:
                 self._note(indent + self.style.paint(line, *styles) + "\n")
 
     def term(self, name: str, width: int, text: str) -> None:
@@ -163,15 +172,18 @@ class AnswerView:
         if self._text is not None and self._text.item != item:
             self.pause()
         if self._text is None:
-            if self._spoken:
+            if self._has_output:
                 self._answer("\n")
             rendered = self._answers.isatty()
             self._text = _RenderedText(item, self.style, styles) if rendered else _RawText(item)
-            self._spoken = True
+            self._has_output = True
         self._answer(self._text.feed(text))
 
-    def _tool_started(self, event: TerminalToolStarted) -> None:
-        self._begin_note()
+    def _tool_started(self, event: CliToolStarted) -> None:
+        after_text = self._text is not None
+        self.pause()
+        if after_text and not self._single:
+            self._note("\n")
         edited = self._edited.pop((event.name, compact(event.arguments)), None)
         arguments = event.arguments if edited is None else edited
         self._running[event.id] = (arguments, self._clock())
@@ -184,16 +196,18 @@ class AnswerView:
             self._detail(f"  {self.style.paint(line, 'dim')}")
         self._status.show(f"running {visible(event.name)}, Ctrl-C stops")
 
-    def _tool_ended(self, event: TerminalToolEnded) -> None:
+    def _tool_ended(self, event: CliToolEnded) -> None:
         self.pause()
         arguments, started = self._running.pop(event.id, ("", self._clock()))
-        self.calls.append(TerminalToolCall(event.name, arguments, event.result, event.failed))
+        self.calls.append(CliToolCall(event.name, arguments, event.result, event.failed))
         took = self._clock() - started
+        # Calls may run at the same time: a result names its call if it does not stand right below it.
         which = f"{event.name}: " if event.id != self._last_call else ""
         self._last_call = ""
         lines = _block(which + (event.result or "(no output)"), MAX_RESULT_LINES, 4)
         time_taken = f"{took:.1f} s" if took >= 1 else f"{took * 1000:.0f} ms"
         suffix = f"(failed after {time_taken})" if event.failed else f"({time_taken})"
+        # Four columns of indentation, and a blank before the suffix.
         fits = columns(lines[-1]) + len(suffix) + 5 <= terminal_width()
         lines[-1:] = [f"{lines[-1]} {suffix}"] if fits else [lines[-1], suffix]
         mark = self.style.paint(self.style.symbols["result"], "bad" if event.failed else "good")
@@ -202,16 +216,10 @@ class AnswerView:
             self._detail(f"    {self.style.paint(line, 'dim')}")
         self._status.show(_WAITING)
 
-    def _begin_note(self) -> None:
-        spoken = self._text is not None
-        self.pause()
-        if spoken and not self._single:
-            self._note("\n")
-
     def _detail(self, line: str) -> None:
         """Write a line that only a person needs."""
-        self._spoken = self._spoken or not self._single
-        if self._chatty:
+        self._has_output = self._has_output or not self._single
+        if self._notes_on_terminal:
             self._note(line + "\n")
 
     def _answer(self, text: str) -> None:
@@ -265,6 +273,7 @@ def _block(text: str, most: int, indent: int) -> list[str]:
     """Wrap a text into a few lines; of a longer one the last line says how much is missing."""
     width = max(10, terminal_width() - indent)
     lines: list[str] = []
+    # Only the beginning is wrapped, which is slow: a result may have megabytes.
     for line in visible(text[: most * width * 4].replace("\r\n", "\n").expandtabs(4)).strip("\n").split("\n"):
         lines += wrap(line, width) or [""]
         if len(lines) > most:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from toolgate.config.settings.field import about
 from toolgate.config.settings.models import (
+    AllModelsTextPromptSettings,
     BreakerSettings,
     EmbeddedModelSettings,
     ModelSettings,
@@ -19,7 +20,6 @@ from toolgate.config.settings.models import (
     SamplingDefaultSettings,
     SystemMode,
     TargetSettings,
-    TextPromptSettings,
     ThinkingMode,
     TimeoutSettings,
     ToolMode,
@@ -29,7 +29,7 @@ from toolgate.config.settings.records import (
     DurableRunSettings,
     KeptChats,
     RecordSettings,
-    ResponseSettings,
+    ResponsesApiSettings,
     RetentionSettings,
 )
 from toolgate.config.settings.secret import Secret
@@ -65,6 +65,7 @@ from toolgate.config.settings.vscode import VscodeSettings
 __all__ = [
     "ECHO",
     "LOCAL",
+    "AllModelsTextPromptSettings",
     "ApprovalRuleSettings",
     "ApprovalSettings",
     "BreakerSettings",
@@ -87,7 +88,7 @@ __all__ = [
     "PriceSettings",
     "RecordSettings",
     "RequestLimitSettings",
-    "ResponseSettings",
+    "ResponsesApiSettings",
     "RetentionSettings",
     "RootSettings",
     "RunLimitSettings",
@@ -98,7 +99,6 @@ __all__ = [
     "Stance",
     "SystemMode",
     "TargetSettings",
-    "TextPromptSettings",
     "ThinkingMode",
     "TimeoutSettings",
     "ToolExecution",
@@ -138,7 +138,9 @@ class RootSettings(Struct, frozen=True, kw_only=True):
     embedded: Annotated[EmbeddedModelSettings, about("The model `local`, which runs on this machine.")] = (
         EmbeddedModelSettings()
     )
-    text: Annotated[TextPromptSettings, about("Prompts of models that only write text.")] = TextPromptSettings()
+    text: Annotated[AllModelsTextPromptSettings, about("Prompts of models that only write text.")] = (
+        AllModelsTextPromptSettings()
+    )
     storage: Annotated[Secret, about("The database: sqlite:///… or postgresql://…")] = Secret("sqlite:///toolgate.db")
     storage_pool: Annotated[
         int, about("Most connections of each worker to PostgreSQL; SQLite needs one.", ge=1, le=100)
@@ -148,8 +150,8 @@ class RootSettings(Struct, frozen=True, kw_only=True):
         about("The Redis or Valkey through which several nodes share limits and notifications: redis://…"),
     ] = None
     records: Annotated[RecordSettings, about("Which records are kept, and for how long.")] = RecordSettings()
-    responses: Annotated[ResponseSettings, about("The memory of the Responses API, and background responses.")] = (
-        ResponseSettings()
+    responses: Annotated[ResponsesApiSettings, about("The memory of the Responses API, and background responses.")] = (
+        ResponsesApiSettings()
     )
     runs: Annotated[DurableRunSettings, about("How background runs survive the end of their process.")] = (
         DurableRunSettings()

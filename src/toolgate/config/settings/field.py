@@ -13,7 +13,7 @@ def about(text: str, **bounds: Any) -> Meta:
     return Meta(description=text, **bounds)
 
 
-class PartialOverrides:
+class PartialStructMarker:
     """Marks a mapping that may give some fields of a Struct; the others keep the values of the provider table."""
 
     def __init__(self, of: type[Struct]) -> None:

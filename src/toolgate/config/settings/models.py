@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from toolgate.config.settings.field import PartialOverrides, about
+from toolgate.config.settings.field import PartialStructMarker, about
 from toolgate.config.settings.secret import Secret
 from toolgate.dialects.dialect import Quirks
 from toolgate.upstreams.catalog import DialectName, ModelCapabilities
@@ -59,7 +59,7 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     max_connections: Annotated[int, about("Most requests to it at the same time; as many more wait.", ge=1)] = 2000
     quirks: Annotated[
         Mapping[str, Any],
-        PartialOverrides(Quirks),
+        PartialStructMarker(Quirks),
         about("How it differs from its dialect; by default what the provider table says."),
     ] = {}
 
@@ -163,12 +163,12 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     ] = False
     capabilities: Annotated[
         Mapping[str, Any],
-        PartialOverrides(ModelCapabilities),
+        PartialStructMarker(ModelCapabilities),
         about("What the model can do; by default what the provider table says."),
     ] = {}
     quirks: Annotated[
         Mapping[str, Any],
-        PartialOverrides(Quirks),
+        PartialStructMarker(Quirks),
         about("Like those of an upstream; they take precedence over those."),
     ] = {}
     price: Annotated[
@@ -207,8 +207,8 @@ class EmbeddedModelSettings(Struct, frozen=True, kw_only=True):
     wait: Annotated[float, about("Seconds for which a request waits for its turn or for the weights.", gt=0)] = 120.0
 
 
-class TextPromptSettings(Struct, frozen=True, kw_only=True):
-    """Prompts of models that only write text."""
+class AllModelsTextPromptSettings(Struct, frozen=True, kw_only=True):
+    """What the prompts of all models that only write text share."""
 
     templates: Annotated[
         str | None, about("A folder with your own templates; they take precedence over those of Toolgate.")

@@ -37,7 +37,7 @@ class RecordSettings(Struct, frozen=True, kw_only=True):
     )
 
 
-class ResponseSettings(Struct, frozen=True, kw_only=True):
+class ResponsesApiSettings(Struct, frozen=True, kw_only=True):
     """The memory of the Responses API, and background responses."""
 
     past_bytes: Annotated[

@@ -23,6 +23,8 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
+        # A comparison that stops at the first difference would show by its time how much of a key was guessed.
+        # Surrogates, from bytes in the environment that are no UTF-8, cannot be encoded otherwise.
         return hmac.compare_digest(self._text.encode("utf-8", "replace"), other._text.encode("utf-8", "replace"))
 
     def __hash__(self) -> int:
@@ -36,5 +38,6 @@ class Secret:
 
     __str__ = __repr__
 
+    # Pickle, and encoders that build on it, would carry the text on.
     def __reduce__(self) -> str:
         raise TypeError("a Secret cannot be serialized")

@@ -9,15 +9,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.message import (
     REASONING_DROPPED,
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -26,6 +26,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic.shared_codec import DOCUMENT_PIECE, ID_PATTERN, NAME, write_input
 from toolgate.dialects.dialect import Quirks
 
+# Anthropic rejects a failed result without content, and a conversation that begins with the assistant.
 _UNEXPLAINED_ERROR = "The tool failed and gave no reason."
 _ASSISTANT_FIRST = "[The conversation begins with the assistant's words.]"
 _THINKING_KINDS = ("thinking", "redacted_thinking")
@@ -41,16 +42,17 @@ class AnthropicCallIds:
 
     def of_call(self, id: str) -> str:
         """Return the id for a call; results that follow find it by the same id."""
-        candidates = (ids.original_id(id), id, ids.fit_id(id, self._pattern.pattern))
+        # The upstream's own id is preferred, so that the history is the one that it has cached.
+        candidates = (call_ids.original_id(id), id, call_ids.fit_id(id, self._pattern.pattern))
         valid = [one for one in candidates if self._pattern.fullmatch(one) and one not in self._used]
-        chosen = valid[0] if valid else ids.fit_id(f"{id}#{len(self._used)}", self._pattern.pattern)
+        chosen = valid[0] if valid else call_ids.fit_id(f"{id}#{len(self._used)}", self._pattern.pattern)
         self._used.add(chosen)
         self._latest[id] = chosen
         return chosen
 
     def of_result(self, id: str) -> str:
         """Return the id of the call that a result answers."""
-        return self._latest.get(id) or ids.fit_id(ids.original_id(id), self._pattern.pattern)
+        return self._latest.get(id) or call_ids.fit_id(call_ids.original_id(id), self._pattern.pattern)
 
 
 class MessageEncoder:
@@ -60,6 +62,7 @@ class MessageEncoder:
         self.system: list[dict[str, Any]] = []
         self.messages: list[dict[str, Any]] = []
         self._same_dialect = request.dialect == NAME
+        # Not every model takes a system message inside the conversation; a client of this dialect knows its own.
         self._in_place = self._same_dialect if quirks.system_in_place is None else quirks.system_in_place
         self._ids = AnthropicCallIds(quirks.call_id_pattern or ID_PATTERN)
         self._dropped = dropped
@@ -72,6 +75,7 @@ class MessageEncoder:
                     self._extend("assistant", self._assistant_blocks(message.parts), own)
                 case _:
                     self._extend("user", self._input_blocks(message.parts), own)
+        # A client of this dialect gets the upstream's own error instead.
         if not self._same_dialect:
             self._repair_ends()
         for turn in self.messages:
@@ -117,8 +121,16 @@ class MessageEncoder:
         """Encode the parts of the user, the system or a tool."""
         for part in parts:
             match part:
-                case ToolResult():
-                    yield self._result(part)
+                case ToolResult(call_id, content, is_error):
+                    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": self._ids.of_result(call_id)}
+                    blocks = [block for one in content for block in self._content(one)]
+                    if not blocks and is_error:  # Anthropic rejects a failed result without content
+                        blocks = [{"type": "text", "text": _UNEXPLAINED_ERROR}]
+                    if blocks:
+                        result["content"] = _simplify(blocks)
+                    if is_error is not None:
+                        result["is_error"] = is_error
+                    yield {**result, **part.extra.get(NAME, {})}
                 case Text() | Media():
                     yield from self._content(part)
                 case _:
@@ -130,7 +142,7 @@ class MessageEncoder:
             match part:
                 case Text():
                     yield from self._content(part)
-                case ModelRefusal(text):
+                case RefusalPart(text):
                     yield from self._content(Text(text))
                 case ToolCall():
                     id, own = self._ids.of_call(part.id), part.extra.get(NAME, {})
@@ -158,32 +170,16 @@ class MessageEncoder:
 
     def _content(self, part: Text | Media) -> Iterator[dict[str, Any]]:
         own = part.extra.get(NAME, {})
-        if "type" in own:
+        if "type" in own:  # the complete block that the part was decoded from
             if own["type"] != DOCUMENT_PIECE:
                 yield dict(own)
-        elif isinstance(part, Media):
-            yield from self._media(part, dict(own))
-        elif part.text.strip():  # Anthropic rejects a text of blanks alone
-            yield {"type": "text", "text": part.text, **own}
-
-    def _result(self, result: ToolResult) -> dict[str, Any]:
-        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self._ids.of_result(result.call_id)}
-        content = [block for part in result.content for block in self._content(part)]
-        if not content and result.is_error:  # Anthropic rejects a failed result without content
-            content = [{"type": "text", "text": _UNEXPLAINED_ERROR}]
-        if content:
-            block["content"] = _simplify(content)
-        if result.is_error is not None:
-            block["is_error"] = result.is_error
-        return {**block, **result.extra.get(NAME, {})}
-
-    def _media(self, part: Media, own: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        source = self._source(part) if part.kind in ("image", "file") else None
-        if source is None:
+        elif isinstance(part, Text):
+            if part.text.strip():  # Anthropic rejects a text of blanks alone
+                yield {"type": "text", "text": part.text, **own}
+        elif (source := self._source(part)) is None:
             where = "inline" if part.data else "by URL" if part.url else "by file id"
             self._dropped.append(f"{part.kind} {part.mime or ''} {where} has no place here".replace("  ", " "))
-            return
-        if part.kind == "image":
+        elif part.kind == "image":
             if part.detail not in (None, "auto"):
                 self._dropped.append("detail of an image has no place here")
             yield {"type": "image", "source": source, **own}
@@ -193,6 +189,8 @@ class MessageEncoder:
 
     def _source(self, part: Media) -> dict[str, Any] | None:
         """Encode where the bytes are; another provider's file id is unknown here."""
+        if part.kind not in ("image", "file"):
+            return None
         if part.file_id and self._same_dialect:
             return {"type": "file", "file_id": part.file_id}
         if part.url:
@@ -202,6 +200,7 @@ class MessageEncoder:
         mime = part.mime or ("image/png" if part.kind == "image" else "application/pdf")
         if part.kind == "image" or mime == "application/pdf":
             return {"type": "base64", "media_type": mime, "data": part.data}
+        # Documents are PDFs or plain text, so a file of text is sent as its text.
         if not mime.startswith("text/") and mime != "application/json":
             return None
         try:
@@ -233,6 +232,7 @@ def calls_in(messages: list[dict[str, Any]]) -> dict[str, None]:
 def lacks_thinking(messages: list[dict[str, Any]]) -> bool:
     """Return whether the last tool calls lack the thinking that must precede them."""
     called = False
+    # Only the turn since the last message of the user counts, which is the one that the model continues.
     for message in reversed(messages):
         content = message["content"] if type(message["content"]) is list else []
         kinds = [block["type"] for block in content]

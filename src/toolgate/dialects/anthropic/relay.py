@@ -10,7 +10,7 @@ object ends the stream with an error. Unknown fields, blocks and events stay unc
 import re
 from typing import Any
 
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.arguments import (
     ArgumentTextNormalizer,
     arguments_object,
@@ -23,7 +23,7 @@ from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import SurrogateJoiner
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.dialects.anthropic.server import encode_error_as_text, encode_stream_error, invalid_arguments
 from toolgate.dialects.anthropic.shared_codec import (
@@ -37,11 +37,12 @@ from toolgate.dialects.anthropic.shared_codec import (
     write_usage,
 )
 from toolgate.dialects.anthropic.stream_decoder import object_of, read_event
-from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.dialects.dialect import AnswerMetadata, FragmentsForTokenCount
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 _ID = re.compile(ID_PATTERN)
 _BLOCK_EVENTS = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
+# The kind of block that a delta belongs into. Deltas of unknown types stay in the block that they name.
 _KINDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
 _EMPTY: dict[str, dict[str, Any]] = {
     "text": {"type": "text", "text": ""},
@@ -68,7 +69,7 @@ class _Block:
         return self.kind == "tool_use" and not is_object(normalize_arguments("".join(self.arguments.fragments) or "?"))
 
 
-class MessagesRelay:
+class MessagesStreamRelay:
     """Relays a message stream."""
 
     def __init__(self, request: ModelRequest, metadata: AnswerMetadata) -> None:
@@ -84,7 +85,7 @@ class MessagesRelay:
         self._ids: set[str] = set()
         self._reason: FinishReason | None = None
         self._invalid_tool: str | None = None  # the tool of a call whose arguments are no object
-        self._relayed = RelayedAnswerCollector()
+        self._relayed = FragmentsForTokenCount()
         self._held: dict[str, Any] | None = None  # a message_delta that lacks usage
 
     @property
@@ -106,7 +107,7 @@ class MessagesRelay:
         """Return the texts of all blocks so far."""
         return self._relayed.parts()
 
-    def feed(self, frame: StreamFrame) -> bytes:
+    def feed(self, frame: ReceivedStreamFrame) -> bytes:
         """Return the event as the client should receive it."""
         event = None if self.done else read_event(frame)
         if event is None:
@@ -197,20 +198,18 @@ class MessagesRelay:
             {**event, "content_block": {**_EMPTY.get(kind, {}), **value, "type": kind}}
         )
         if kind == "tool_use":
-            self._repair_call(block)
+            call = block.start["content_block"]
+            if not call.get("name"):
+                raise InvalidUpstreamAnswer("The upstream sent a tool call without a name.")
+            call["name"] = self.names.correct(arguments_text(call["name"]))
+            # Clients expect an empty input here and read it from deltas, so a whole one is sent as the last delta.
+            block.input = call.get("input")
+            call |= {"id": repair_id(arguments_text(call.get("id")), self._ids), "input": {}}
+            self._ids.add(call["id"])
         self._count_text(value, index)
         if kind == "text" and not value.get("text"):
             return closed  # it starts with its first delta, or not at all
         return closed + self._open(block)
-
-    def _repair_call(self, block: _Block) -> None:
-        value = block.start["content_block"]
-        if not value.get("name"):
-            raise InvalidUpstreamAnswer("The upstream sent a tool call without a name.")
-        value["name"] = self.names.correct(arguments_text(value["name"]))
-        block.input = value.get("input")
-        value |= {"id": repair_id(arguments_text(value.get("id")), self._ids), "input": {}}
-        self._ids.add(value["id"])
 
     def _open(self, block: _Block) -> bytes:
         block.number = self._count
@@ -224,6 +223,8 @@ class MessagesRelay:
         if kind == "text" and not delta.get("text"):
             return b""
         before = b""
+        # A delta for a block that never began, or of another kind than its block, opens a block of its kind. Clients
+        # fail on a delta that does not fit.
         if block is None or (kind is not None and block.kind != kind and block.kind in _EMPTY):
             if kind is None:
                 if str(delta.get("partial_json") or "").strip():
@@ -245,7 +246,7 @@ class MessagesRelay:
                 return before
         elif kind is not None and type(text := delta.get(kind)) is str and text:
             delta[kind] = block.surrogates.feed(text)
-            if not delta[kind] and delta.keys() == {"type", kind}:
+            if not delta[kind] and delta.keys() == {"type", kind}:  # half a character, which waits for its other half
                 return before
         self._count_text(delta, index)
         event["index"] = block.number
@@ -268,31 +269,26 @@ class MessagesRelay:
         block = self._blocks.pop(index, None)
         if block is None or block.number is None:
             return b""
-        kind, field, text = f"{block.kind}_delta", block.kind, ""
+        kind, field, arguments = "input_json_delta", "partial_json", block.arguments
         if block.kind in _EMPTY:
-            text = block.surrogates.end()
+            kind, field, text = f"{block.kind}_delta", block.kind, block.surrogates.end()
+        elif not arguments.fragments and block.input:
+            arguments.feed(arguments_text(block.input))
+            text = normalize_arguments("".join(arguments.fragments))
         else:
-            kind, field, text = "input_json_delta", "partial_json", self._rest_of_arguments(block)
+            # What was held back, as it may have been the beginning of arguments that are quoted twice.
+            text = arguments.end() if arguments.fragments else ""
+        if (
+            block.kind == "tool_use"
+            and arguments.fragments
+            and not is_object(normalize_arguments("".join(arguments.fragments)))
+        ):
+            self._invalid_tool = block.start["content_block"]["name"]
         stop = event_bytes({"type": "content_block_stop", "index": block.number})
         if not text:
             return stop
         delta = {"type": kind, field: text}
         return event_bytes({"type": "content_block_delta", "index": block.number, "delta": delta}) + stop
-
-    def _rest_of_arguments(self, block: _Block) -> str:
-        """Return what was held back of a call's arguments, and note a call whose arguments are no object."""
-        if not block.arguments.fragments and block.input:
-            block.arguments.feed(arguments_text(block.input))
-            text = normalize_arguments("".join(block.arguments.fragments))
-        else:
-            text = block.arguments.end() if block.arguments.fragments else ""
-        if (
-            block.kind == "tool_use"
-            and block.arguments.fragments
-            and not is_object(normalize_arguments("".join(block.arguments.fragments)))
-        ):
-            self._invalid_tool = block.start["content_block"]["name"]
-        return text
 
     def _close_open(self) -> bytes:
         return b"".join([self._stop(index) for index in list(self._blocks)])
@@ -320,6 +316,7 @@ class MessagesRelay:
 
     def _finish(self) -> bytes:
         self.done = True
+        # Usage that came with neither event is estimated: `end_with` then sends the last two events.
         closed = self._close_all()
         if self._reason is None:  # a message_stop that no reason preceded
             closed += self._message_delta({"type": "message_delta", "delta": {"stop_reason": "end_turn"}})
@@ -340,7 +337,7 @@ def repair_id(given: str, used: set[str]) -> str:
     """Return the id if clients accept it and it is new, else one from which the upstream's own can be decoded."""
     if _ID.fullmatch(given) and given not in used:
         return given
-    return ids.portable_id(given) if given and given not in used else ids.new_call_id()
+    return call_ids.portable_id(given) if given and given not in used else call_ids.new_call_id()
 
 
 def repair_reason(stop_reason: str, called: bool, stop_sequence: Any) -> tuple[FinishReason, str]:
@@ -368,6 +365,7 @@ def repair_response(body: dict[str, Any], response: ModelResponse, metadata: Ans
                 pass
             case _:
                 content.append(block)
+    # Clients may read any field of the API, so each is there; the upstream's values win.
     default = write_message(metadata, content, None, None, response.usage or Usage())
     usage = {**default["usage"], **_without_nulls(body.get("usage"))}
     sent = arguments_text(body.get("stop_reason")) or "end_turn"

@@ -1,4 +1,4 @@
-"""Decode Messages requests. Content blocks are decoded in `content_blocks.py`."""
+"""Decode Messages requests. Content blocks are decoded in `decode_content_blocks.py`."""
 
 import hashlib
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.message import NO_EXTRA, Extra, Message, Opaque, Part, Text, ToolCall, ToolResult
+from toolgate.conversation.message import NO_EXTRA, Message, Opaque, Text, ToolCall, ToolResult
 from toolgate.conversation.request import (
     ModelRequest,
     ReasoningSettings,
@@ -15,12 +15,14 @@ from toolgate.conversation.request import (
     ToolChoice,
     ToolDef,
 )
-from toolgate.dialects.anthropic.content_blocks import gateway_result, read_content
+from toolgate.dialects.anthropic.decode_content_blocks import gateway_result, read_content
 from toolgate.dialects.anthropic.shared_codec import NAME, extra_of
+from toolgate.dialects.read_tools import read_tools
 from toolgate.wire.fields import Fields
 
+# Stop texts that the upstream does not take cut the answer here: each delta is compared with all of them.
 MAX_STOPS = 64
-MAX_USER_ID = 64
+MAX_USER_ID = 64  # OpenAI's limit for the same field
 _TIERS = {"standard_only": "default"}  # the same tier in OpenAI's values; the other one is the default everywhere
 _PLAIN_FIELDS = frozenset({"model", "messages", "stream", "max_tokens"})
 _PLACEHOLDER_TOOL = "DeferredToolPlaceholder"
@@ -69,39 +71,35 @@ def _decode(fields: Fields, needs_limit: bool) -> ModelRequest:
             details={"error_code": code, "unsupported": ["thread"]},
         )
     model = fields.required_text("model")
-    messages = (*_system(fields), *_messages(fields))
-    tools = tuple([_tool(Fields(value, f"tools[{i}]")) for i, value in enumerate(fields.items("tools") or [])])
-    choice = _tool_choice(fields)
-    settings = _settings(fields, needs_limit)
-    stream = bool(fields.flag("stream"))
-    return ModelRequest(model, messages, tools, choice, settings, stream, NAME, extra=extra_of(fields.rest))
-
-
-def _system(fields: Fields) -> Iterator[Message]:
-    parts = read_content(fields, "system")
-    for number, part in enumerate(parts):
+    messages: list[Message] = []
+    system = read_content(fields, "system")
+    for number, part in enumerate(system):
         if isinstance(part, Text) and part.text.startswith(_BILLING):
             # Claude Code's billing line is for Anthropic only, and other upstreams reject it.
-            parts[number] = Opaque(NAME, {"type": "text", "text": part.text, **part.extra.get(NAME, {})})
-    if parts:
-        yield Message("system", tuple(parts))
-
-
-def _messages(fields: Fields) -> Iterator[Message]:
+            system[number] = Opaque(NAME, {"type": "text", "text": part.text, **part.extra.get(NAME, {})})
+    if system:
+        messages.append(Message("system", tuple(system)))
     values = fields.items("messages")
     if not values:
         raise InvalidRequest("messages must be a list with at least one message.", param="messages")
     gateway_calls: set[str] = set()
     for number, value in enumerate(values):
-        yield from _message(Fields(value, f"messages[{number}]"), gateway_calls)
+        messages += _message(Fields(value, f"messages[{number}]"), gateway_calls)
+    tools = read_tools(fields.items("tools") or [], _read_tools)
+    choice = _tool_choice(fields)
+    settings = _settings(fields, needs_limit)
+    stream = bool(fields.flag("stream"))
+    return ModelRequest(model, tuple(messages), tools, choice, settings, stream, NAME, extra=extra_of(fields.rest))
 
 
 def _message(fields: Fields, gateway_calls: set[str]) -> Iterator[Message]:
+    """Decode a message; `gateway_calls` are the ids of the calls so far that the gateway ran."""
     role = fields.text("role")
     parts = read_content(fields, "content")
     extra = extra_of(fields.rest)
     match role:
         case "user":
+            # A result is a block of a user message here, and a message of its own for all other dialects.
             results = [part for part in parts if isinstance(part, ToolResult)]
             others = [part for part in parts if not isinstance(part, ToolResult)]
             if results:
@@ -109,43 +107,45 @@ def _message(fields: Fields, gateway_calls: set[str]) -> Iterator[Message]:
             if others or not results:
                 yield Message("user", tuple(others), NO_EXTRA if results else extra)
         case "assistant":
-            yield from _assistant(parts, extra, gateway_calls)
+            # Where the gateway ran tools inside an answer, it is split into its steps again. A turn that paused has the
+            # results of its last calls in the next message, so the ids are kept from message to message.
+            gateway_calls |= {part.id for part in parts if isinstance(part, ToolCall) and part.executor == "gateway"}
+            parts = [gateway_result(part, gateway_calls) for part in parts] if gateway_calls else parts
+            if not parts:
+                yield Message("assistant", (), extra)
+            for is_result, group in groupby(parts, lambda part: isinstance(part, ToolResult)):
+                yield Message("tool" if is_result else "assistant", tuple(group), extra)
         case "system":
             yield Message("system", tuple(parts), extra)
         case _:
             raise InvalidRequest(f"{fields.at('role')} must be user, assistant or system.", param=fields.at("role"))
 
 
-def _assistant(parts: list[Part], extra: Extra, gateway_calls: set[str]) -> Iterator[Message]:
-    """Decode an answer; where the gateway ran tools inside it, it is split into its steps again.
-
-    `gateway_calls` are the ids of the gateway's calls so far: a turn that paused has its results in the next message.
-    """
-    gateway_calls |= {part.id for part in parts if isinstance(part, ToolCall) and part.executor == "gateway"}
-    parts = [gateway_result(part, gateway_calls) for part in parts] if gateway_calls else parts
-    if not parts:
-        yield Message("assistant", (), extra)
-    for is_result, group in groupby(parts, lambda part: isinstance(part, ToolResult)):
-        yield Message("tool" if is_result else "assistant", tuple(group), extra)
-
-
-def _tool(fields: Fields) -> ToolDef:
-    whole = dict(fields.rest)
-    kind, name = fields.rest.get("type"), fields.text("name")
-    if kind == "function" or (kind is not None and type(kind) is not str):
-        raise InvalidRequest(
-            f"{fields.at('type')} must be custom or a hosted tool's; here a tool has name and input_schema.",
-            param=fields.at("type"),
-            code="invalid_tool",
-        )
-    if kind not in (None, "custom"):
-        return ToolDef(name or str(whole.get("mcp_server_name") or kind), kind="hosted", extra={NAME: whole})
-    if not name:
-        raise InvalidRequest(f"{fields.at('name')} is required.", param=fields.at("name"), code="invalid_tool")
-    if name == _PLACEHOLDER_TOOL and fields.rest.get("defer_loading"):
-        return ToolDef(name, kind="hosted", extra={NAME: whole})  # it is not meant to be called
-    description, schema = fields.text("description"), fields.mapping("input_schema")
-    return ToolDef(name, description, schema, fields.flag("strict"), extra=extra_of(fields.rest))
+def _read_tools(values: list[Any]) -> list[ToolDef]:
+    tools: list[ToolDef] = []
+    for number, value in enumerate(values):
+        fields = Fields(value, f"tools[{number}]")
+        whole = dict(fields.rest)
+        kind, name = fields.rest.get("type"), fields.text("name")
+        # A tool in the form of OpenAI's APIs would be taken for a hosted tool, and be lost.
+        if kind == "function" or (kind is not None and type(kind) is not str):
+            raise InvalidRequest(
+                f"{fields.at('type')} must be custom or a hosted tool's; here a tool has name and input_schema.",
+                param=fields.at("type"),
+                code="invalid_tool",
+            )
+        if kind not in (None, "custom"):
+            hosted = name or str(whole.get("mcp_server_name") or kind)
+            tools.append(ToolDef(hosted, kind="hosted", extra={NAME: whole}))
+        elif not name:
+            raise InvalidRequest(f"{fields.at('name')} is required.", param=fields.at("name"), code="invalid_tool")
+        elif name == _PLACEHOLDER_TOOL and fields.rest.get("defer_loading"):
+            tools.append(ToolDef(name, kind="hosted", extra={NAME: whole}))  # it is not meant to be called
+        else:
+            description, schema = fields.text("description"), fields.mapping("input_schema")
+            strict = fields.flag("strict")
+            tools.append(ToolDef(name, description, schema, strict, extra=extra_of(fields.rest)))
+    return tools
 
 
 def _tool_choice(fields: Fields) -> ToolChoice | None:
@@ -170,37 +170,28 @@ def _settings(fields: Fields, needs_limit: bool) -> RequestSettings:
     if limit is None and needs_limit:
         raise InvalidRequest("max_tokens is required.", param="max_tokens", code="missing_required_parameter")
     thinking, output = _thinking_and_output(fields)
+    stops = fields.items("stop_sequences") or []
+    if not all(type(one) is str for one in stops):
+        raise fields.wrong("stop_sequences", "a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest(f"stop_sequences may hold at most {MAX_STOPS} strings.", param="stop_sequences")
+    # `metadata` also stays in `extra`, so that Anthropic gets the user id itself, however long it is.
+    metadata = fields.rest.get("metadata")
+    user = metadata.get("user_id") if type(metadata) is dict else None
+    user = user if type(user) is str else None
+    if user is not None and len(user) > MAX_USER_ID:
+        user = hashlib.sha256(user.encode("utf-8", "replace")).hexdigest()
     return RequestSettings(
         max_tokens=limit,
         temperature=fields.number("temperature"),
         top_p=fields.number("top_p"),
         top_k=fields.integer("top_k"),
-        stop=_stop(fields),
+        stop=tuple(stops),
         output=output,
         thinking=thinking,
-        user=_user_id(fields),
+        user=user,
         service_tier=_TIERS.get(str(fields.rest.get("service_tier"))),
     )
-
-
-def _stop(fields: Fields) -> tuple[str, ...]:
-    sequences = fields.items("stop_sequences") or []
-    if not all(type(one) is str for one in sequences):
-        raise fields.wrong("stop_sequences", "a list of strings")
-    if len(sequences) > MAX_STOPS:
-        raise InvalidRequest(f"stop_sequences may hold at most {MAX_STOPS} strings.", param="stop_sequences")
-    return tuple(sequences)
-
-
-def _user_id(fields: Fields) -> str | None:
-    """Return the user id, or its digest if it is too long for other upstreams; Anthropic gets the id itself."""
-    metadata = fields.rest.get("metadata")
-    if type(metadata) is not dict:
-        return None
-    user = metadata.get("user_id")
-    if type(user) is not str or len(user) <= MAX_USER_ID:
-        return user if type(user) is str else None
-    return hashlib.sha256(user.encode("utf-8", "replace")).hexdigest()
 
 
 def _thinking_and_output(fields: Fields) -> tuple[ReasoningSettings | None, StructuredOutputFormat | None]:
@@ -208,6 +199,7 @@ def _thinking_and_output(fields: Fields) -> tuple[ReasoningSettings | None, Stru
     sent = fields.rest.get("thinking")
     config = fields.object("output_config") or Fields({}, "output_config")
     effort = config.text("effort")
+    # `output_format` is the name of the field in the first beta of structured outputs.
     output = _output(config, "format") or _output(fields, "output_format")
     if config.rest:
         fields.rest["output_config"] = config.rest

@@ -4,23 +4,22 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from toolgate.conversation import ids
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError
 from toolgate.conversation.events import (
-    Finish,
     ModelResponse,
     PartDelta,
     PartEnd,
     PartStart,
+    RunEnd,
     RunEvent,
     StepStart,
     Usage,
 )
-from toolgate.conversation.message import Media, ModelRefusal, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Opaque, Part, Reasoning, RefusalPart, Text, ToolCall, ToolResult
 from toolgate.conversation.reasoning_envelope import wrap_signature
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.size import rough_input_tokens
+from toolgate.conversation.rough_size_estimate import rough_input_tokens
 from toolgate.dialects.anthropic.requests import decode_count_request, decode_request
 from toolgate.dialects.anthropic.shared_codec import (
     NAME,
@@ -65,9 +64,9 @@ _ERROR_TYPES = {
 _DELTA_FIELDS = ("container", "stop_details", "stop_reason")  # fields of the last event that belong inside its `delta`
 
 
-def reply_id() -> str:
-    """Return a new message id."""
-    return "msg_" + ids.random_suffix(24)
+def reply_id(request_id: str) -> str:
+    """Return the message id of the answer to this request."""
+    return "msg_" + request_id
 
 
 def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
@@ -102,7 +101,7 @@ class MessagesStreamEncoder:
         match event:
             case PartDelta(text):
                 before, after = self._around
-                if not before or not text:
+                if not before or not text:  # a part that is sent whole at its end, or an empty delta
                     return b""
                 self._has_delta = True
                 delta = before + encode(text) + after
@@ -113,7 +112,7 @@ class MessagesStreamEncoder:
                 return self._end(part)
             case StepStart(usage=usage):
                 return self._begin(usage)
-            case Finish():
+            case RunEnd():
                 return self._begin(None) + self._finish(event)
             case _:
                 return b""
@@ -128,7 +127,9 @@ class MessagesStreamEncoder:
         if self._began:
             return b""
         self._began = True
-        usage = usage or Usage(rough_input_tokens(self._request), estimated=True)  # the end of the stream has the count
+        # Clients read the input tokens here, while most upstreams of other dialects report them at the end. The end of
+        # our stream then has the exact number.
+        usage = usage or Usage(rough_input_tokens(self._request), estimated=True)
         message = write_message(self._metadata, [], None, None, usage)
         return event_bytes({"type": "message_start", "message": message}) + _PING
 
@@ -136,13 +137,15 @@ class MessagesStreamEncoder:
         self._has_delta = self._opened = False
         self._opening, self._around = b"", (b"", b"")
         match part:
-            case Text() | ModelRefusal():
-                self._refused = self._refused or isinstance(part, ModelRefusal)
+            case Text() | RefusalPart():
+                self._refused = self._refused or isinstance(part, RefusalPart)
                 self._prepare({"type": "text", "text": ""}, "text_delta", "text")
             case Reasoning():
                 self._prepare(write_thinking("", ""), "thinking_delta", "thinking")
             case ToolCall() if not (self._hides_server_tools and part.executor == "gateway"):
                 self._prepare({**write_call(part), "input": {}}, "input_json_delta", "partial_json")
+                # The text of a freeform call is no JSON, and a gateway's call may turn out not to be an object: both are
+                # sent at the end, as an object.
                 self._around = (b"", b"") if part.freeform or part.executor == "gateway" else self._around
                 return self._open()
         return b""
@@ -176,11 +179,11 @@ class MessagesStreamEncoder:
                 citations = part.extra.get(NAME, {}).get("citations") or ()
                 deltas = [{"type": "citations_delta", "citation": citation} for citation in citations]
                 return self._missing_delta(text) + self._close(*deltas)
-            case ModelRefusal(text):
+            case RefusalPart(text):
                 return self._missing_delta(text) + self._close()
             case Reasoning(text):
                 delta = self._missing_delta(text)
-                if not self._opened:
+                if not self._opened:  # without a text there is only a signature, or redacted thinking
                     return b"".join([self._whole(block) for block in write_part(part)])
                 return delta + self._close({"type": "signature_delta", "signature": _signature(part)})
             case ToolCall(executor="gateway") | ToolResult() if self._hides_server_tools:
@@ -217,7 +220,9 @@ class MessagesStreamEncoder:
         self._opened = True
         return start + self._close(*deltas)
 
-    def _finish(self, finish: Finish) -> bytes:
+    def _finish(self, finish: RunEnd) -> bytes:
+        # The SDK parses the arguments of a complete answer, and raises inside the client. An answer that was cut off
+        # tells by its stop reason that its last call must not be run.
         if self._invalid_tool is not None and finish.reason in ("stop", "tool_calls"):
             raise invalid_arguments(self._invalid_tool)
         delta = {
@@ -240,10 +245,11 @@ def invalid_arguments(tool: str) -> InvalidUpstreamAnswer:
 
 def encode_response(response: ModelResponse, request: ModelRequest, metadata: AnswerMetadata) -> bytes:
     """Encode a whole answer."""
-    refused = any(isinstance(part, ModelRefusal) for part in response.parts)
+    refused = any(isinstance(part, RefusalPart) for part in response.parts)
     reason = write_reason(response.reason, response.stop_sequence, refused)
     content: list[dict[str, Any]] = []
     for part in response.parts:
+        # The blocks of server tools are in the beta API; the SDK's plain client fails on them.
         server_tool = isinstance(part, ToolResult) or (isinstance(part, ToolCall) and part.executor == "gateway")
         if metadata.shows_server_tools or not server_tool:
             content += write_part(part)
@@ -256,7 +262,7 @@ def write_part(part: Part) -> list[dict[str, Any]]:
     match part:
         case Text(text):
             return [{"type": "text", "text": text, **part.extra.get(NAME, {})}] if text else []
-        case ModelRefusal(text):
+        case RefusalPart(text):
             return [{"type": "text", "text": text}] if text else []
         case Reasoning(text, signature):
             if signature is not None and signature.dialect == NAME and "data" in signature.fields:

@@ -14,11 +14,12 @@ from toolgate.wire.jsontext import encode
 
 NAME = "anthropic"
 ID_PATTERN = r"[a-zA-Z0-9_-]{1,128}"
+# The name of the MCP server that a client sees for the tools that the gateway runs.
 OWN_SERVER = "toolgate"
-"""The name of the MCP server that a client sees for the tools that the gateway runs."""
+# The type in the extra of a part that belongs to a block which an earlier part carries.
 DOCUMENT_PIECE = "document_piece"
-"""The type in the extra of a part that belongs to a block which an earlier part carries."""
 
+# Anthropic's stop reasons, and OpenAI's, which compatible servers send.
 _REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -83,6 +84,7 @@ def read_usage(value: Any, before: Usage | None = None) -> Usage | None:
     if output is None and fresh is None and read is None and written is None:
         return before
     known = before or Usage()
+    # Compatible servers count the input only at the end, and send zeros in `message_start`.
     read = read or known.cache_read
     written = written or known.cache_write
     fresh = fresh or known.input - known.cache_read - known.cache_write

@@ -9,25 +9,25 @@ from typing import Any
 
 from toolgate.conversation.arguments import arguments_text
 from toolgate.conversation.errors import InvalidUpstreamAnswer
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import FinishReason, StepEvent, Usage
-from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import Opaque, Reasoning, ReasoningSignature
 from toolgate.dialects.anthropic.shared_codec import NAME, extra_of, is_peculiar, read_input, read_reason, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 _TEXT_KINDS = ("text", "thinking")
 _CALL_FIELDS = ("type", "id", "name", "input")
 _MESSAGE_DELTA_FIELDS = ("type", "delta", "usage", "stop_reason", "stop_sequence")
 
 
-def read_event(frame: StreamFrame) -> dict[str, Any] | None:
+def read_event(frame: ReceivedStreamFrame) -> dict[str, Any] | None:
     """Decode the event in a frame; None for a keep-alive; raise UpstreamError for an error event."""
     data = frame.data.strip()
     if not data:
         return None
-    if data == b"[DONE]":
+    if data == b"[DONE]":  # Chat's terminator, which some compatible servers send here, too
         return {"type": "message_stop"}
     event = decode_event(data)
     if type(event) is not dict:
@@ -80,16 +80,16 @@ class MessagesStreamDecoder:
 
     def __init__(self, tools: Collection[str]) -> None:
         self.done = False
-        self._parts = FragmentAssembler(tools)
-        self._blocks: dict[Any, _Block] = {}
-        self._count = 0
-        self._last_call: int | None = None
+        self._parts = EventAssembler(tools)
+        self._blocks: dict[Any, _Block] = {}  # the open ones, by index
+        self._count = 0  # of all blocks: the key of a call, because some upstreams give every block the index 0
+        self._last_call: int | None = None  # a call that has stopped, until something follows it
         self._reason: FinishReason | None = None
         self._stop_sequence: str | None = None
         self.usage: Usage | None = None
         self._rest: dict[str, Any] = {}
 
-    def feed(self, frame: StreamFrame) -> list[StepEvent]:
+    def feed(self, frame: ReceivedStreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
         event = None if self.done else read_event(frame)
         return [] if event is None else self.read(event)
@@ -109,7 +109,16 @@ class MessagesStreamDecoder:
                 self.usage = read_usage(message.get("usage"))
                 self._parts.start(message.get("id") or None, message.get("model") or None, self.usage)
             case "message_delta":
-                self._message_delta(event)
+                delta = event.get("delta") or {}
+                self.usage = read_usage(event.get("usage"), self.usage)
+                if type(stop_reason := delta.get("stop_reason")) is str:
+                    self._reason = read_reason(stop_reason)
+                    self._stop_sequence = delta.get("stop_sequence")
+                    if is_peculiar(stop_reason):  # a Messages client gets it in place of the nearest other one
+                        self._rest["stop_reason"] = stop_reason
+                for name, value in {**event, **delta}.items():
+                    if name not in _MESSAGE_DELTA_FIELDS and value is not None:
+                        self._rest[name] = value
             case "message_stop":
                 self._finish()
         return self._parts.take()
@@ -161,12 +170,18 @@ class MessagesStreamDecoder:
                 text = delta.get("text")
                 self._parts.text(text if type(text) is str else arguments_text(text))
             case "input_json_delta":
-                self._add_input(index, arguments_text(delta.get("partial_json")))
+                block, text = self._blocks.get(index), arguments_text(delta.get("partial_json"))
+                if block is not None:
+                    block.fragments.append(text)
+                    if block.kind == "tool_use":
+                        self._parts.call(block.key, arguments=text)
+                elif text.strip():
+                    raise InvalidUpstreamAnswer("The upstream sent arguments for a tool call that it never began.")
             case "thinking_delta" | "signature_delta":
                 self._add_thinking(delta)
             case "citations_delta" if index in self._blocks:
                 self._blocks[index].citations.append(delta.get("citation"))
-            case _ if index in self._blocks:
+            case _ if index in self._blocks:  # for a block of an unknown kind, which is kept with what its deltas add
                 for name, value in delta.items():
                     if name != "type":
                         self._blocks[index].fields.setdefault(name, []).append(value)
@@ -176,16 +191,6 @@ class MessagesStreamDecoder:
         self._parts.reasoning(value.get("thinking") or "")
         if signature := value.get("signature"):
             self._parts.sign(ReasoningSignature(NAME, {"signature": signature}))
-
-    def _add_input(self, index: Any, text: str) -> None:
-        block = self._blocks.get(index)
-        if block is None:
-            if text.strip():
-                raise InvalidUpstreamAnswer("The upstream sent arguments for a tool call that it never began.")
-            return
-        block.fragments.append(text)
-        if block.kind == "tool_use":
-            self._parts.call(block.key, arguments=text)
 
     def _stop(self, index: Any) -> None:
         """End a block; a call stays open until something follows it, because it may have been cut off."""
@@ -197,21 +202,10 @@ class MessagesStreamDecoder:
                 self._parts.annotate({NAME: {"citations": block.citations}})
             self._parts.end_part()
         elif block.kind == "tool_use":
+            # Some upstreams send the whole input in the start of the block and no deltas.
             if not any(block.fragments) and block.value.get("input"):
                 self._parts.call(block.key, arguments=read_input(block.value["input"]))
             self._end_last_call()
             self._last_call = block.key
         elif block.kind != "redacted_thinking":
             self._parts.whole(Opaque(NAME, block.whole()))
-
-    def _message_delta(self, event: dict[str, Any]) -> None:
-        delta = event.get("delta") or {}
-        self.usage = read_usage(event.get("usage"), self.usage)
-        if type(stop_reason := delta.get("stop_reason")) is str:
-            self._reason = read_reason(stop_reason)
-            self._stop_sequence = delta.get("stop_sequence")
-            if is_peculiar(stop_reason):
-                self._rest["stop_reason"] = stop_reason
-        for name, value in {**event, **delta}.items():
-            if name not in _MESSAGE_DELTA_FIELDS and value is not None:
-                self._rest[name] = value

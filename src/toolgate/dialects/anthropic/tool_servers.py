@@ -9,6 +9,7 @@ from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.dialects.anthropic.shared_codec import NAME
 
+# The beginning of the beta header's value, such as "mcp-client-2025-11-20"; the date differs from SDK to SDK.
 _BETA = "mcp-client-"
 
 
@@ -31,23 +32,23 @@ def extract_servers(
     listed = own.get("mcp_servers")
     if type(listed) is not list or not listed:
         return request, ()
-    found = [(entry, server) for entry in listed if (server := _server(entry, request.tools)) and is_known(server)]
+    found: list[tuple[Any, ToolServer]] = []
+    for entry in listed:
+        match entry:
+            case {"name": str(label)}:
+                url = entry.get("url")
+                allowed = _allowed(entry, label, request.tools)
+                server = ToolServer(label, url if type(url) is str else None, allowed)
+                if is_known(server):
+                    found.append((entry, server))
     if not found:
         return request, ()
+    # Servers that are not known here stay in the request: an Anthropic upstream may reach them itself.
     left = [entry for entry in listed if entry not in [taken for taken, _ in found]]
     labels = {server.label for _, server in found}
     tools = tuple([tool for tool in request.tools if _toolset(tool) not in labels])
     rest = {**own, "mcp_servers": left} if left else {name: own[name] for name in own if name != "mcp_servers"}
     return replace(request, tools=tools, extra={**request.extra, NAME: rest}), tuple([server for _, server in found])
-
-
-def _server(entry: Any, tools: tuple[ToolDef, ...]) -> ToolServer | None:
-    match entry:
-        case {"name": str(label)}:
-            url = entry.get("url")
-            return ToolServer(label, url if type(url) is str else None, _allowed(entry, label, tools))
-        case _:
-            return None
 
 
 def _allowed(entry: Mapping[str, Any], label: str, tools: tuple[ToolDef, ...]) -> tuple[str, ...] | None:

@@ -1,8 +1,7 @@
 """Encode requests to Messages upstreams, and decode or relay their whole answers and errors.
 
-Messages are encoded in `encode_messages.py`, thinking and sampling in `thinking.py`; streams are decoded in
-`stream_decoder.py`
-and relayed in `relay.py`.
+Messages are encoded in `encode_messages.py`, thinking and sampling in `thinking_parameters.py`; streams are decoded in
+`stream_decoder.py` and relayed in `relay.py`.
 """
 
 from collections.abc import Mapping
@@ -16,17 +15,16 @@ from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold
 from toolgate.conversation.request import (
     ModelRequest,
-    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
     schema_with_description,
 )
-from toolgate.conversation.tool_memoization import MemoizedTools, cached_by_tools, tool_names
+from toolgate.conversation.tool_definition_cache import MemoizedTools, cached_by_tools, tool_names
 from toolgate.dialects.anthropic.encode_messages import MessageEncoder, calls_in, write_system
-from toolgate.dialects.anthropic.relay import MessagesRelay, repair_response
+from toolgate.dialects.anthropic.relay import MessagesStreamRelay, repair_response
 from toolgate.dialects.anthropic.shared_codec import NAME, read_usage
 from toolgate.dialects.anthropic.stream_decoder import MessagesStreamDecoder
-from toolgate.dialects.anthropic.thinking import ThinkingPlan, plan_thinking, write_sampling
+from toolgate.dialects.anthropic.thinking_parameters import ThinkingPlan, plan_thinking, write_sampling
 from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.upstream_errors import decode_error_object, decode_error_response
 from toolgate.wire.jsontext import encode
@@ -46,6 +44,7 @@ __all__ = [
 VERSION = "2023-06-01"
 _TIERS = {"auto": "auto", "default": "standard_only"}  # OpenAI's values, and the same tiers here
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
+# Fields of a whole message that `message_start` and the blocks have; all others belong to `message_delta`.
 _MESSAGE_FIELDS = ("content", "id", "model", "role", "type", "usage")
 
 
@@ -67,7 +66,7 @@ def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
 
 def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
     """Return a relay for the streamed answer to this request."""
-    return MessagesRelay(request, metadata)
+    return MessagesStreamRelay(request, metadata)
 
 
 def usage_of(body: Any) -> Usage | None:
@@ -86,21 +85,16 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     events: list[StepEvent] = decoder.read({"type": "message_start", "message": body})
     for index, block in enumerate(content):
         events += decoder.read({"type": "content_block_start", "index": index, "content_block": block})
-        if _is_complete_without_arguments(block, request):
-            delta = {"type": "input_json_delta", "partial_json": NO_ARGUMENTS}
-            events += decoder.read({"type": "content_block_delta", "index": index, "delta": delta})
+        # An empty input may have been cut off at the limit. It is complete if the tool requires no arguments.
+        if type(block) is dict and block.get("type") == "tool_use" and block.get("input") == {}:
+            schemas = [tool.input_schema for tool in request.tools if tool.name == block.get("name")]
+            if not any(schema.get("required") for schema in schemas if schema):
+                delta = {"type": "input_json_delta", "partial_json": NO_ARGUMENTS}
+                events += decoder.read({"type": "content_block_delta", "index": index, "delta": delta})
         events += decoder.read({"type": "content_block_stop", "index": index})
     end = {name: value for name, value in body.items() if name not in _MESSAGE_FIELDS}
     events += decoder.read({"type": "message_delta", "delta": end, "usage": body.get("usage")})
     return fold([*events, *decoder.read({"type": "message_stop"})])
-
-
-def _is_complete_without_arguments(block: Any, request: ModelRequest) -> bool:
-    """Return whether an empty input is complete; if the tool requires arguments, they may have been cut off."""
-    if type(block) is not dict or block.get("type") != "tool_use" or block.get("input") != {}:
-        return False
-    schemas = [tool.input_schema for tool in request.tools if tool.name == block.get("name")]
-    return not any(schema.get("required") for schema in schemas if schema)
 
 
 def relay_response(
@@ -138,6 +132,7 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
             dropped.append(f"service_tier {tier!r} has no place here")
     if request.stream:
         body["stream"] = True
+    # The client's own fields last, as they are: `metadata`, for one, has the user id in its full length.
     own = request.extra.get(NAME, {})
     body |= {name: value for name, value in own.items() if name not in ("thinking", "output_config")}
     for field in quirks.unsupported:
@@ -149,6 +144,7 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
 def _tools(request: ModelRequest, messages: list[dict[str, Any]], dropped: list[str]) -> dict[str, Any]:
     choice = request.tool_choice
     offered = request.tools
+    # One tool can be forced by name. Several can be allowed only by leaving out the others.
     if choice is not None and choice.names and (choice.mode != "required" or len(choice.names) > 1):
         offered = tuple([tool for tool in offered if tool.name in choice.names])
     tools, lost = _write_tools(offered)
@@ -168,25 +164,25 @@ def _tools(request: ModelRequest, messages: list[dict[str, Any]], dropped: list[
 def _write_tools(tools: tuple[ToolDef, ...]) -> tuple[list[Any] | Raw, tuple[str, ...]]:
     """Encode the tools, and list what cannot be expressed; those of a `MemoizedTools` are encoded to JSON once."""
     dropped: list[str] = []
-    written = [entry for tool in tools if (entry := _tool(tool, dropped))]
+    written: list[dict[str, Any]] = []
+    for tool in tools:
+        own = dict(tool.extra.get(NAME, {}))
+        if tool.kind == "hosted" and own:
+            written.append(own)
+            continue
+        if tool.kind != "function":
+            dropped.append(f"the {tool.kind} tool {tool.name!r} is known to its own API only")
+            continue
+        entry = {**own, "name": tool.name}
+        if tool.description is not None:
+            entry["description"] = tool.description
+        # Anthropic requires the schema and its type, which OpenAI's APIs do not.
+        schema = _EMPTY_SCHEMA if tool.input_schema is None else tool.input_schema
+        entry["input_schema"] = schema if "type" in schema else {**schema, "type": "object"}
+        if tool.strict is not None:
+            entry["strict"] = tool.strict
+        written.append(entry)
     return Raw(encode(written)) if written and isinstance(tools, MemoizedTools) else written, tuple(dropped)
-
-
-def _tool(tool: ToolDef, dropped: list[str]) -> dict[str, Any] | None:
-    own = dict(tool.extra.get(NAME, {}))
-    if tool.kind == "hosted" and own:
-        return own
-    if tool.kind != "function":
-        dropped.append(f"the {tool.kind} tool {tool.name!r} is known to its own API only")
-        return None
-    written = {**own, "name": tool.name}
-    if tool.description is not None:
-        written["description"] = tool.description
-    schema = _EMPTY_SCHEMA if tool.input_schema is None else tool.input_schema
-    written["input_schema"] = schema if "type" in schema else {**schema, "type": "object"}
-    if tool.strict is not None:
-        written["strict"] = tool.strict
-    return written
 
 
 def _choice(choice: ToolChoice | None) -> dict[str, Any]:
@@ -194,7 +190,7 @@ def _choice(choice: ToolChoice | None) -> dict[str, Any]:
         return {}
     written: dict[str, Any]
     match choice:
-        case ToolChoice("none"):
+        case ToolChoice("none"):  # which allows no `disable_parallel_tool_use`
             return {"tool_choice": {"type": "none"}}
         case ToolChoice("required", (name,)):
             written = {"type": "tool", "name": name}
@@ -210,16 +206,11 @@ def _output_config(request: ModelRequest, plan: ThinkingPlan, quirks: Quirks, dr
     if plan.effort is not None:
         config["effort"] = plan.effort
     output = request.settings.output
-    if output is not None and (form := _format(output, quirks, dropped)):
-        config["format"] = form
+    if output is not None:
+        if output.schema is None:
+            dropped.append("an answer in JSON cannot be asked for without a schema")
+        elif quirks.output_format != "schema":
+            dropped.append("the upstream takes no output schema")
+        else:
+            config["format"] = {"type": "json_schema", "schema": schema_with_description(output)}
     return {"output_config": config} if config else {}
-
-
-def _format(output: StructuredOutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
-    if output.schema is None:
-        dropped.append("an answer in JSON cannot be asked for without a schema")
-        return None
-    if quirks.output_format != "schema":
-        dropped.append("the upstream takes no output schema")
-        return None
-    return {"type": "json_schema", "schema": schema_with_description(output)}

@@ -9,10 +9,10 @@ from toolgate.dialects.dialect import Quirks
 
 __all__ = ["decode_count", "encode_request", "path"]
 
+# The fields that the endpoint accepts; it rejects those that concern the answer.
 _COUNTED = frozenset(
     {"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "mcp_servers", "cache_control"}
 )
-"""The fields that the endpoint accepts; it rejects those that concern the answer."""
 
 
 def path() -> str:

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.message import (
     REASONING_DROPPED,
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -33,6 +33,7 @@ def encode_prompt(messages: tuple[Message, ...], dropped: list[str]) -> dict[str
 
 def encode_messages(messages: tuple[Message, ...], quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
     """Encode all messages; images of tool results follow the last result of a turn, as the user's."""
+    # Chat templates show the name of the tool with its result, which other dialects do not send.
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     attached: list[str] = []
     for message in messages:
@@ -64,9 +65,9 @@ def _content(parts: tuple[Part, ...], dropped: list[str]) -> dict[str, Any]:
     texts, images = [], []
     for part in parts:
         match part:
-            case Text(text) | ModelRefusal(text):
+            case Text(text) | RefusalPart(text):
                 texts.append(text)
-            case Media(kind="image", data=str(data)):
+            case Media(kind="image", data=str(data)):  # Ollama fetches no URLs
                 images.append(data)
                 if part.detail not in (None, "auto"):
                     dropped.append("detail of an image has no place here")
@@ -76,7 +77,7 @@ def _content(parts: tuple[Part, ...], dropped: list[str]) -> dict[str, Any]:
                 )
             case Opaque(dialect, value):
                 dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")
-            case Reasoning() | ToolCall() | ToolResult():
+            case Reasoning() | ToolCall() | ToolResult():  # encoded by the callers, in fields of their own
                 pass
     fields: dict[str, Any] = {"content": "\n".join(texts)}
     return {**fields, "images": images} if images else fields
@@ -112,5 +113,5 @@ def _result(
 
 def _call_id(id: str, quirks: Quirks) -> str:
     """Return the id that the upstream made, or one that it accepts."""
-    id = ids.original_id(id)
-    return ids.fit_id(id, quirks.call_id_pattern) if quirks.call_id_pattern else id
+    id = call_ids.original_id(id)
+    return call_ids.fit_id(id, quirks.call_id_pattern) if quirks.call_id_pattern else id

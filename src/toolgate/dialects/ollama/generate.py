@@ -34,6 +34,8 @@ __all__ = [
     "reply_id",
 ]
 
+# Fields that no conversation can express: the text behind the gap to fill, a template of the prompt, a prompt without a
+# template, and the tokens of an earlier answer.
 _OLLAMA_ONLY = ("suffix", "template", "raw", "context")
 
 
@@ -47,6 +49,7 @@ def decode_request(body: Any) -> ModelRequest:
     if parts:
         messages.append(Message("user", parts))
     settings, stream = read_settings(fields), fields.flag("stream") is not False
+    # The key is there even without such fields: it marks the endpoint.
     fields.rest[PROMPT] = {name: value for name in _OLLAMA_ONLY if (value := fields.raw(name))}
     return ModelRequest(model, tuple(messages), (), None, settings, stream, NAME, own_extra(fields.rest))
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from toolgate.dialects.ollama.shared_codec import write_date
 
+# The version that we report; editors reject anything older than 0.6.4.
 VERSION = "0.12.0"
-"""The version that we report; editors reject anything older than 0.6.4."""
 
 _ARCHITECTURE = "toolgate"
 
@@ -78,6 +78,7 @@ def ps(cards: Iterable[ModelCard], expires: int) -> dict[str, Any]:
 
 
 def _identity(card: ModelCard) -> dict[str, Any]:
+    # There are no weights to hash. Clients only compare digests, and that of the name is stable.
     digest = hashlib.sha256(card.name.encode("utf-8", "replace")).hexdigest()
     return {"name": card.name, "model": card.name, "size": 0, "digest": digest, "details": _details(card)}
 

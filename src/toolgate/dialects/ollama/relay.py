@@ -8,23 +8,23 @@ relayed answer fails exactly where a translated one would.
 
 from typing import Any
 
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.arguments import arguments_text
 from toolgate.conversation.errors import ToolgateError
-from toolgate.conversation.events import FinishReason, PartDelta, PartEnd, PartStart, StepEnd, StepEvent, Usage
+from toolgate.conversation.events import FinishReason, PartDelta, PartEnd, PartStart, StepEnd, Usage
 from toolgate.conversation.message import Part, Reasoning, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import SurrogateJoiner
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
-from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
+from toolgate.dialects.dialect import AnswerMetadata, FragmentsForTokenCount
 from toolgate.dialects.ollama.server import encode_stream_error, shows_thinking
 from toolgate.dialects.ollama.shared_codec import encode_line, read_reason, write_arguments, write_date, write_reason
 from toolgate.dialects.ollama.stream_decoder import OllamaLine, OllamaStreamDecoder, read_line
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 
-class OllamaRelay:
+class OllamaStreamRelay:
     """Relays the lines of one answer."""
 
     def __init__(self, decoder: OllamaStreamDecoder, request: ModelRequest, metadata: AnswerMetadata) -> None:
@@ -34,7 +34,7 @@ class OllamaRelay:
         self.reason: FinishReason | None = None
         self.calls = 0
         self._decoder = decoder
-        self._relayed = RelayedAnswerCollector()
+        self._relayed = FragmentsForTokenCount()
         self._thinking = False
         self._repair = OllamaLineRepair(request, metadata)
         self._held: dict[str, Any] | None = None  # the last line, which lacks usage
@@ -48,18 +48,31 @@ class OllamaRelay:
         """Return the texts of all lines so far."""
         return self._relayed.parts()
 
-    def feed(self, frame: StreamFrame) -> bytes:
+    def feed(self, frame: ReceivedStreamFrame) -> bytes:
         """Return the line as the client should receive it."""
         line = None if self.done else read_line(frame)
         if line is None:
             return b""
         for entry in line.calls:
+            # In place, so that the decoder reads the corrected name as well.
             if type(function := entry.get("function")) is dict:
                 function["name"] = self.names.correct(arguments_text(function.get("name")))
-        self._count_text(self._decoder.read(line))
+        # The events of the decoder tell how the answer ends, and have the text whose tokens may have to be counted.
+        relayed = self._relayed
+        for event in self._decoder.read(line):
+            match event:
+                case PartDelta(text):
+                    (relayed.reasoning if self._thinking else relayed.text).append(text)
+                case PartStart(part):
+                    self._thinking = isinstance(part, Reasoning)
+                case PartEnd(ToolCall(name=name, arguments=arguments)):
+                    self.calls += 1
+                    relayed.calls[self.calls] = [name, arguments]
+                case StepEnd(reason, usage):
+                    self.reason, self.usage = reason, usage
         self.done = self._decoder.done
         fields = self._repair.repair(line)
-        if self.done and self.usage is None:
+        if self.done and self.usage is None:  # `end_with` adds an estimate, as the counts belong into the last line
             self._held = fields
             return b""
         return encode_line(fields) + b"\n"
@@ -77,21 +90,6 @@ class OllamaRelay:
         """Return nothing, or raise InvalidUpstreamAnswer if the stream was cut short."""
         self._decoder.end()
         return b""
-
-    def _count_text(self, events: list[StepEvent]) -> None:
-        """Keep the text of a line for counting its tokens, and how the answer ended."""
-        relayed = self._relayed
-        for event in events:
-            match event:
-                case PartDelta(text):
-                    (relayed.reasoning if self._thinking else relayed.text).append(text)
-                case PartStart(part):
-                    self._thinking = isinstance(part, Reasoning)
-                case PartEnd(ToolCall(name=name, arguments=arguments)):
-                    self.calls += 1
-                    relayed.calls[self.calls] = [name, arguments]
-                case StepEnd(reason, usage):
-                    self.reason, self.usage = reason, usage
 
 
 class OllamaLineRepair:
@@ -113,6 +111,7 @@ class OllamaLineRepair:
         if fields["done"]:
             fields["done_reason"] = write_reason(read_reason(fields.get("done_reason")))
         message = fields.get("message")
+        # A line of `/api/generate` has its content beside `model`. One of `/api/chat` may lack the message at the end.
         self._has_messages = self._has_messages or type(message) is dict
         if self._has_messages:
             fields["message"] = {"role": "assistant", **(message if type(message) is dict else {})}
@@ -122,6 +121,7 @@ class OllamaLineRepair:
         return fields
 
     def _repair_message(self, message: dict[str, Any], content: str, line: OllamaLine, last: bool) -> None:
+        # Clients join the texts of all lines, so each line has one, if an empty one.
         text = message.get(content)
         message[content] = self._content_surrogates.feed(text) if type(text) is str else ""
         if not self._shows_thinking:
@@ -132,15 +132,14 @@ class OllamaLineRepair:
             message[content] += self._content_surrogates.end()
             if rest := self._thinking_surrogates.end():
                 message["thinking"] = (message.get("thinking") or "") + rest
-        if line.calls:
-            entries = zip(line.calls, line.arguments, strict=True)
-            message["tool_calls"] = [self._repair_call(entry, text) for entry, text in entries]
-        else:
+        calls = line.calls
+        if not calls:
             message.pop("tool_calls", None)
-
-    def _repair_call(self, entry: dict[str, Any], arguments: str) -> dict[str, Any]:
-        repaired = {**entry, "function": {**entry["function"], "arguments": write_arguments(arguments)}}
-        if given := arguments_text(entry.get("id")):
-            repaired["id"] = given if given not in self._ids else ids.new_call_id()
-            self._ids.add(repaired["id"])
-        return repaired
+            return
+        message["tool_calls"] = []
+        for entry, arguments in zip(calls, line.arguments, strict=True):
+            repaired = {**entry, "function": {**entry["function"], "arguments": write_arguments(arguments)}}
+            if given := arguments_text(entry.get("id")):
+                repaired["id"] = given if given not in self._ids else call_ids.new_call_id()
+                self._ids.add(repaired["id"])
+            message["tool_calls"].append(repaired)

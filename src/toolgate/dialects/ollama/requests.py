@@ -30,6 +30,7 @@ from toolgate.conversation.request import (
 from toolgate.dialects.ollama.shared_codec import NAME, PROMPT, THINKING, image_mime, read_arguments
 from toolgate.wire.fields import Fields
 
+# Stop texts that the upstream does not take cut the answer here: each delta is compared with all of them.
 MAX_STOPS = 64
 
 
@@ -38,12 +39,22 @@ def decode_request(body: Any) -> ModelRequest:
     fields = Fields(body)
     model = fields.required_text("model")
     messages = _MessageDecoder().decode(fields)
-    tools = tuple(
-        [_tool(Fields(value, f"tools[{number}]")) for number, value in enumerate(fields.items("tools") or [])]
-    )
+    tools: list[ToolDef] = []
+    for number, value in enumerate(fields.items("tools") or []):
+        tool = Fields(value, f"tools[{number}]")
+        if tool.text("type") not in (None, "", "function"):
+            raise InvalidRequest(f"{tool.at('type')} must be function.", param=tool.at("type"), code="invalid_tool")
+        function = tool.object("function")
+        if function is None:
+            raise InvalidRequest(f"{tool.at('function')} is required.", param=tool.at("function"), code="invalid_tool")
+        name = function.required_text("name")
+        description, schema = function.text("description"), function.mapping("parameters")
+        inner = {"function": function.rest} if function.rest else {}
+        tools.append(ToolDef(name, description, schema, extra=own_extra({**inner, **tool.rest})))
+    # Ollama streams by default.
     settings, stream = read_settings(fields), fields.flag("stream") is not False
     fields.raw(PROMPT)  # a client must not set our own key
-    return ModelRequest(model, messages, tools, None, settings, stream, NAME, own_extra(fields.rest))
+    return ModelRequest(model, messages, tuple(tools), None, settings, stream, NAME, own_extra(fields.rest))
 
 
 def own_extra(rest: dict[str, Any]) -> Extra:
@@ -62,22 +73,22 @@ class _MessageDecoder:
 
     def decode(self, fields: Fields) -> tuple[Message, ...]:
         """Decode all messages of a body."""
-        values = fields.items("messages") or []
-        return tuple([self._message(Fields(value, f"messages[{i}]"), i) for i, value in enumerate(values)])
-
-    def _message(self, fields: Fields, number: int) -> Message:
-        whole = dict(fields.rest)
-        role = fields.required_text("role").lower()
-        match role:
-            case "user" | "system" | "developer":
-                self._turn_ended = True
-                return Message("user" if role == "user" else "system", _content(fields), own_extra(fields.rest))
-            case "assistant":
-                return self._assistant(fields, number)
-            case "tool":
-                return self._result(fields, number)
-            case _:  # some models have roles of their own, which only their template understands
-                return Message("system", (Opaque(NAME, whole),))
+        messages: list[Message] = []
+        for number, value in enumerate(fields.items("messages") or []):
+            inner = Fields(value, f"messages[{number}]")
+            role = inner.required_text("role").lower()
+            match role:
+                case "user" | "system" | "developer":
+                    self._turn_ended = True
+                    content = _content(inner)
+                    messages.append(Message("user" if role == "user" else "system", content, own_extra(inner.rest)))
+                case "assistant":
+                    messages.append(self._assistant(inner, number))
+                case "tool":
+                    messages.append(self._result(inner, number))
+                case _:  # some models have roles of their own, which only their template understands
+                    messages.append(Message("system", (Opaque(NAME, dict(value)),)))
+        return tuple(messages)
 
     def _assistant(self, fields: Fields, number: int) -> Message:
         thinking = fields.text("thinking")
@@ -87,43 +98,37 @@ class _MessageDecoder:
         if values and self._turn_ended:
             self._open_calls, self._made_ids, self._turn_ended = [], False, False
         for position, value in enumerate(values):
-            id = f"call_turn{number:04d}_{position:04d}"
-            call = self._call(Fields(value, f"{fields.at('tool_calls')}[{position}]"), id)
+            entry = Fields(value, f"{fields.at('tool_calls')}[{position}]")
+            given = entry.text("id")
+            self._made_ids = self._made_ids or not given
+            id = given or f"call_turn{number:04d}_{position:04d}"
+            entry.raw("type")
+            function = entry.object("function") or Fields({}, entry.at("function"))
+            function.raw("index")  # it is counted anew when the call is encoded
+            name, arguments = function.required_text("name"), read_arguments(function.raw("arguments")).strip()
+            inner = {"function": function.rest} if function.rest else {}
+            call = ToolCall(id, name, arguments or "{}", extra=own_extra({**entry.rest, **inner}))
             self._open_calls.append(call)
             self._known_ids.add(call.id)
             parts.append(call)
         return Message("assistant", tuple(parts), own_extra(fields.rest))
 
-    def _call(self, fields: Fields, default_id: str) -> ToolCall:
-        given = fields.text("id")
-        self._made_ids = self._made_ids or not given
-        fields.raw("type")
-        function = fields.object("function") or Fields({}, fields.at("function"))
-        function.raw("index")
-        name, arguments = function.required_text("name"), read_arguments(function.raw("arguments")).strip()
-        inner = {"function": function.rest} if function.rest else {}
-        return ToolCall(given or default_id, name, arguments or "{}", extra=own_extra({**fields.rest, **inner}))
-
     def _result(self, fields: Fields, number: int) -> Message:
         self._turn_ended = True
         given = fields.text("tool_call_id")
         name = fields.text("tool_name") or fields.text("name")
-        call = self._call_of_result(given, name)
+        # A result with a known id answers only that call. An id that no call has counts only if no call got its id here.
+        calls = self._open_calls
+        if given and (given in self._known_ids or not self._made_ids):
+            call = next((one for one in calls if one.id == given), None)
+        else:
+            call = next((one for one in calls if one.name == name), calls[0] if calls else None)
+        if call is not None:
+            calls.remove(call)
         id = call.id if call else given or f"call_turn{number:04d}_none"
         content = tuple([part for part in _content(fields) if isinstance(part, (Text, Media))])
         result = ToolResult(id, content, name=name or (call.name if call else None))
         return Message("tool", (result,), own_extra(fields.rest))
-
-    def _call_of_result(self, id: str | None, name: str | None) -> ToolCall | None:
-        """Remove and return the open call that a result answers; a result with a known id answers only that call."""
-        calls = self._open_calls
-        if id and (id in self._known_ids or not self._made_ids):
-            found = next((call for call in calls if call.id == id), None)
-        else:
-            found = next((call for call in calls if call.name == name), calls[0] if calls else None)
-        if found is not None:
-            calls.remove(found)
-        return found
 
 
 def _content(fields: Fields) -> tuple[Part, ...]:
@@ -142,30 +147,24 @@ def read_images(fields: Fields) -> list[Media]:
     return images
 
 
-def _tool(fields: Fields) -> ToolDef:
-    if fields.text("type") not in (None, "", "function"):
-        raise InvalidRequest(f"{fields.at('type')} must be function.", param=fields.at("type"), code="invalid_tool")
-    function = fields.object("function")
-    if function is None:
-        raise InvalidRequest(f"{fields.at('function')} is required.", param=fields.at("function"), code="invalid_tool")
-    name = function.required_text("name")
-    description, schema = function.text("description"), function.mapping("parameters")
-    inner = {"function": function.rest} if function.rest else {}
-    return ToolDef(name, description, schema, extra=own_extra({**inner, **fields.rest}))
-
-
 def read_settings(fields: Fields) -> RequestSettings:
     """Decode options, format and thinking; options that no other dialect knows stay in `rest`."""
     options = fields.object("options") or Fields({}, "options")
     limit = options.integer("num_predict")
     if limit is not None and limit < 1:  # unlimited, or until the context is full
         options.rest["num_predict"], limit = limit, None
+    stop = options.raw("stop")
+    stops = [stop] if type(stop) is str else [] if stop is None else stop
+    if type(stops) is not list or not all(type(one) is str for one in stops):
+        raise options.wrong("stop", "a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest(f"options.stop may hold at most {MAX_STOPS} strings.", param="options.stop")
     settings = RequestSettings(
         max_tokens=limit,
         temperature=options.number("temperature"),
         top_p=options.number("top_p"),
         top_k=options.integer("top_k"),
-        stop=_stop(options),
+        stop=tuple(stops),
         seed=options.integer("seed"),
         frequency_penalty=options.number("frequency_penalty"),
         presence_penalty=options.number("presence_penalty"),
@@ -177,16 +176,6 @@ def read_settings(fields: Fields) -> RequestSettings:
     if options.rest:
         fields.rest["options"] = options.rest
     return settings
-
-
-def _stop(options: Fields) -> tuple[str, ...]:
-    value = options.raw("stop")
-    sequences = [value] if type(value) is str else [] if value is None else value
-    if type(sequences) is not list or not all(type(one) is str for one in sequences):
-        raise options.wrong("stop", "a list of strings")
-    if len(sequences) > MAX_STOPS:
-        raise InvalidRequest(f"options.stop may hold at most {MAX_STOPS} strings.", param="options.stop")
-    return tuple(sequences)
 
 
 def _output(fields: Fields) -> StructuredOutputFormat | None:

@@ -7,19 +7,18 @@ there is no field in which a client would send them back.
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from toolgate.conversation import ids
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import (
-    Finish,
     ModelResponse,
     PartDelta,
     PartEnd,
     PartStart,
+    RunEnd,
     RunEvent,
     ToolProgress,
     Usage,
 )
-from toolgate.conversation.message import Media, ModelRefusal, Part, Reasoning, Text, ToolCall
+from toolgate.conversation.message import Media, Reasoning, RefusalPart, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder, tool_event, tool_events
 from toolgate.dialects.ollama.requests import decode_request
@@ -43,13 +42,13 @@ __all__ = [
     "reply_id",
 ]
 
+# Makes the fields of a line of one endpoint, from `content` and, by name, `thinking` and `tool_calls`.
 LineFields: TypeAlias = Callable[..., dict[str, Any]]
-"""Makes the fields of a line of one endpoint, from `content` and, by name, `thinking` and `tool_calls`."""
 
 
-def reply_id() -> str:
-    """Return a new id for an answer; Ollama's clients do not see it."""
-    return "ollama-" + ids.random_suffix()
+def reply_id(request_id: str) -> str:
+    """Return the id of the answer to this request; Ollama's clients do not see it."""
+    return "ollama-" + request_id
 
 
 def line_fields(content: str = "", **more: Any) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def encode_stream_error(error: ToolgateError) -> bytes:
 
 def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """Encode the body of an error response."""
-    return encode_line({"error": error.message})
+    return encode_line({"error": error.message})  # the API has a text alone, without a code
 
 
 def encode_warning(warning: str, metadata: AnswerMetadata) -> bytes:
@@ -111,15 +110,20 @@ class OllamaStreamEncoder:
                 before, after = self._open_delta
                 return before + encode_line(text) + after if before else b""
             case PartStart(part):
-                return self._start(part)
+                self._open_delta = (b"", b"")  # a call is sent when it is complete, so that its deltas are left out
+                if isinstance(part, (Text, RefusalPart)):
+                    self._open_delta = self._around(self._fields("?"))
+                elif isinstance(part, Reasoning) and self._shows_thinking:
+                    self._open_delta = self._around(self._fields(thinking="?"))
+                return self._line(self._fields(_link(part))) if isinstance(part, Media) else b""
             case PartEnd() | ToolProgress() if self._tool_events and (value := tool_event(event)):
                 return self._line({**self._fields(), "toolgate": value})
             case PartEnd(ToolCall() as call) if is_client_call(call):
                 self._calls += 1
                 return self._line(self._fields(tool_calls=[write_call(call, call.id, self._calls - 1)]))
-            case PartEnd(Text(logprobs=logprobs)) if logprobs:
+            case PartEnd(Text(logprobs=logprobs)) if logprobs:  # one line for all of the text, which costs less
                 return self._line({**self._fields(), "logprobs": logprobs})
-            case Finish():
+            case RunEnd():
                 return self._line(self._fields(), last_fields(event, self._times()))
             case _:
                 return b""
@@ -128,21 +132,11 @@ class OllamaStreamEncoder:
         """Encode the error as the last line."""
         return encode_stream_error(error)
 
-    def _start(self, part: Part) -> bytes:
-        self._open_delta = (b"", b"")
-        match part:
-            case Text() | ModelRefusal():
-                self._open_delta = self._around(self._fields("?"))
-            case Reasoning() if self._shows_thinking:
-                self._open_delta = self._around(self._fields(thinking="?"))
-            case Media():
-                return self._line(self._fields(_link(part)))
-        return b""
-
     def _line(self, fields: dict[str, Any], end: dict[str, Any] | None = None) -> bytes:
         return self._head + encode_line({**fields, "done": False, **(end or {})})[1:] + b"\n"
 
     def _around(self, fields: dict[str, Any]) -> tuple[bytes, bytes]:
+        # From the right, because the name of the model before it may be "?", too.
         before, after = self._line(fields).rsplit(b'"?"', 1)
         return before, after
 
@@ -159,7 +153,7 @@ def write_response(
     parts, texts = response.parts, []
     for part in parts:
         match part:
-            case Text(text) | ModelRefusal(text):
+            case Text(text) | RefusalPart(text):
                 texts.append(text)
             case Media():
                 texts.append(_link(part))
@@ -184,6 +178,7 @@ def warning_line(warning: str, metadata: AnswerMetadata, fields: LineFields) -> 
 
 def write_load(body: Any, metadata: AnswerMetadata, fields: LineFields) -> bytes:
     """Encode the answer to a load request with the fields of its endpoint."""
+    # A client unloads a model by keeping it for no time.
     reason = "unload" if body.get("keep_alive") in (0, "0", "0s", "0m") else "load"
     return encode_line({**_head(metadata), **fields(), "done_reason": reason, "done": True})
 
@@ -193,7 +188,7 @@ def is_client_call(call: ToolCall) -> bool:
     return call.complete and call.executor == "client"
 
 
-def last_fields(end: Finish | ModelResponse, times: tuple[float, float]) -> dict[str, Any]:
+def last_fields(end: RunEnd | ModelResponse, times: tuple[float, float]) -> dict[str, Any]:
     """Return the fields of a last line beside the message; those of an Ollama upstream are passed on."""
     measures = write_measures(end.usage or Usage(), times)
     return {"done": True, "done_reason": write_reason(end.reason), **measures, **end.extra.get(NAME, {})}

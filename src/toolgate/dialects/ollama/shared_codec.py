@@ -13,15 +13,16 @@ from toolgate.wire.fields import token_count
 from toolgate.wire.jsontext import encode
 
 NAME = "ollama"
+# The key in a request's extra that marks it as sent there, and holds the fields that only Ollama understands.
 PROMPT = "/api/generate"
-"""The key in a request's extra that marks it as sent there, and holds the fields that only Ollama understands."""
 
+# Ollama signs nothing; this marks reasoning as its own, so that it becomes `thinking` again after other dialects.
 THINKING = ReasoningSignature(NAME, {"field": "thinking"})
-"""Ollama signs nothing; this marks reasoning as its own, so that it becomes `thinking` again after other dialects."""
 
 _REASONS: dict[str, FinishReason] = {"length": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 # Characters that Python's `str.splitlines`, and thereby the official client, takes for the end of a line.
 _LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+# The first bytes of each format, in base64.
 _MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
 
 
@@ -82,8 +83,8 @@ def write_reason(reason: FinishReason) -> str:
 
 def read_usage(line: Mapping[str, Any]) -> Usage | None:
     """Decode the token counts of a last line; None if there are none."""
-    given, made = token_count(line.get("prompt_eval_count")), token_count(line.get("eval_count"))
-    return None if given is None and made is None else Usage(given or 0, made or 0)
+    input, output = token_count(line.get("prompt_eval_count")), token_count(line.get("eval_count"))
+    return None if input is None and output is None else Usage(input or 0, output or 0)
 
 
 def write_measures(usage: Usage, times: tuple[float, float]) -> dict[str, int]:

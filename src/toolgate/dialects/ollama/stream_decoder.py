@@ -7,14 +7,15 @@ import msgspec
 
 from toolgate.conversation.arguments import arguments_text
 from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import StepEvent, Usage
-from toolgate.conversation.fragment_assembler import FragmentAssembler
-from toolgate.conversation.message import NO_EXTRA, Extra, Media
+from toolgate.conversation.message import NO_EXTRA, Media
 from toolgate.dialects.ollama.shared_codec import NAME, THINKING, image_mime, read_arguments, read_reason, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
+# Fields of a last line that are decoded; the others, such as durations, are kept for clients of this dialect.
 _KNOWN_FIELDS = frozenset(
     {
         "model",
@@ -54,7 +55,7 @@ class OllamaLine(msgspec.Struct, frozen=True):
         return entries
 
 
-def read_line(frame: StreamFrame) -> OllamaLine | None:
+def read_line(frame: ReceivedStreamFrame) -> OllamaLine | None:
     """Decode the line in a frame; None if it is blank; raise UpstreamError if it reports an error."""
     data = frame.data.strip()
     if not data:
@@ -71,11 +72,12 @@ def line_of(value: Any, exact: tuple[str, ...] | None = None) -> OllamaLine:
         raise InvalidUpstreamAnswer("The upstream sent a line that is not an object.")
     if value.get("error"):
         fault = decode_error_object(value["error"])
+        # What was generated before the error is charged as well.
         fault.usage = read_usage(value)
         raise fault
     line = OllamaLine(value, exact or ())
     calls = line.calls
-    if len(line.arguments) == len(calls):
+    if len(line.arguments) == len(calls):  # also for the many lines without calls
         return line
     return OllamaLine(value, tuple([read_arguments(_function(entry).get("arguments")) for entry in calls]))
 
@@ -102,6 +104,7 @@ class _Answer(msgspec.Struct):
     tool_calls: list[_Call] | None = None
 
 
+# `Raw` keeps the bytes of the arguments as they are in the line.
 _decode_calls = msgspec.json.Decoder(_Answer).decode
 
 
@@ -115,7 +118,7 @@ def _exact_arguments(data: bytes) -> tuple[str, ...] | None:
     arguments = []
     for call in calls:
         text = bytes(call.function.arguments).decode()
-        if text.startswith('"'):
+        if text.startswith('"'):  # JSON inside a string, as some servers send it
             arguments.append(read_arguments(msgspec.json.decode(text)))
         else:
             arguments.append("" if text == "null" else read_arguments(text))
@@ -128,10 +131,10 @@ class OllamaStreamDecoder:
     def __init__(self, tools: Collection[str]) -> None:
         self.done = False
         self.usage: Usage | None = None
-        self._parts = FragmentAssembler(tools)
+        self._parts = EventAssembler(tools)
         self._calls = 0
 
-    def feed(self, frame: StreamFrame) -> list[StepEvent]:
+    def feed(self, frame: ReceivedStreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
         line = None if self.done else read_line(frame)
         return self.read(line) if line else []
@@ -154,7 +157,12 @@ class OllamaStreamDecoder:
         for entry, arguments in zip(line.calls, line.arguments, strict=True):
             self._call(entry, arguments)
         if line.fields.get("done") is True:
-            self._finish(line.fields)
+            self.usage, reason = read_usage(line.fields), line.fields.get("done_reason")
+            if reason in ("load", "unload"):  # Ollama ends a request so that came without messages
+                raise UpstreamUnavailable("The upstream loaded the model but did not answer.", code="upstream_empty")
+            self.done = True
+            rest = {name: value for name, value in line.fields.items() if name not in _KNOWN_FIELDS}
+            parts.end(read_reason(reason), self.usage, extra={NAME: rest} if rest else NO_EXTRA)
         return parts.take()
 
     def end(self) -> list[StepEvent]:
@@ -167,28 +175,15 @@ class OllamaStreamDecoder:
         """Add a call; it comes complete, so it ends at once."""
         self._calls += 1
         function = _function(entry)
+        own = {name: value for name, value in entry.items() if name not in ("id", "type", "function")}
+        inner = {name: value for name, value in function.items() if name not in ("index", "name", "arguments")}
+        if inner:
+            own["function"] = inner
         self._parts.call(
             self._calls,
             id=arguments_text(entry.get("id")) or None,
             name=arguments_text(function.get("name")) or None,
             arguments=arguments,
-            extra=_call_extra(entry, function),
+            extra={NAME: own} if own else NO_EXTRA,
         )
         self._parts.end_call(self._calls)
-
-    def _finish(self, fields: Mapping[str, Any]) -> None:
-        self.usage = read_usage(fields)
-        reason = fields.get("done_reason")
-        if reason in ("load", "unload"):  # Ollama ends a request so that came without messages
-            raise UpstreamUnavailable("The upstream loaded the model but did not answer.", code="upstream_empty")
-        self.done = True
-        rest = {name: value for name, value in fields.items() if name not in _KNOWN_FIELDS}
-        self._parts.end(read_reason(reason), self.usage, extra={NAME: rest} if rest else NO_EXTRA)
-
-
-def _call_extra(entry: Mapping[str, Any], function: Mapping[str, Any]) -> Extra:
-    own = {name: value for name, value in entry.items() if name not in ("id", "type", "function")}
-    inner = {name: value for name, value in function.items() if name not in ("index", "name", "arguments")}
-    if inner:
-        own["function"] = inner
-    return {NAME: own} if own else NO_EXTRA

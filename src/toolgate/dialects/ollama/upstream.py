@@ -1,8 +1,7 @@
 """Encode requests to Ollama upstreams, and decode or relay their whole answers and errors.
 
 Messages are encoded in `encode_messages.py`; streams are decoded in `stream_decoder.py` and relayed in `relay.py`. A
-client's
-`/api/generate` request is sent to the same endpoint, because it has fields that no conversation can express.
+client's `/api/generate` request is sent to the same endpoint, because it has fields that no conversation can express.
 """
 
 from collections.abc import Mapping
@@ -20,15 +19,13 @@ from toolgate.conversation.request import (
     OptionalSettingsEncoder,
     ReasoningSettings,
     RequestSettings,
-    StructuredOutputFormat,
     ToolChoice,
-    ToolDef,
     schema_with_description,
 )
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.ollama.encode_messages import encode_messages, encode_prompt
-from toolgate.dialects.ollama.relay import OllamaLineRepair, OllamaRelay
+from toolgate.dialects.ollama.relay import OllamaLineRepair, OllamaStreamRelay
 from toolgate.dialects.ollama.shared_codec import NAME, PROMPT, read_usage
 from toolgate.dialects.ollama.stream_decoder import OllamaLine, OllamaStreamDecoder, line_of
 from toolgate.dialects.upstream_errors import decode_error_response
@@ -45,7 +42,7 @@ __all__ = [
     "usage_of",
 ]
 
-_EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
+_EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}  # chat templates expect parameters
 
 _RARE_OPTIONS = OptionalSettingsEncoder(
     top_k="top_k",
@@ -54,6 +51,7 @@ _RARE_OPTIONS = OptionalSettingsEncoder(
     presence_penalty="presence_penalty",
 )
 _UNSUPPORTED = OptionalSettingsEncoder(**HOSTED_SETTINGS, verbosity="verbosity")
+# The values of `think`: some models take these levels, others only a boolean.
 _EFFORTS: Mapping[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -82,7 +80,7 @@ def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
 
 def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
     """Return a relay for the streamed answer to this request."""
-    return OllamaRelay(OllamaStreamDecoder(tool_names(request.tools)), request, metadata)
+    return OllamaStreamRelay(OllamaStreamDecoder(tool_names(request.tools)), request, metadata)
 
 
 def usage_of(body: Any) -> Usage | None:
@@ -115,6 +113,7 @@ def _as_line(body: Any) -> OllamaLine:
     line = line_of(body)
     if "message" not in line.fields and "response" not in line.fields:
         raise InvalidUpstreamAnswer("The upstream's answer holds no message.")
+    # A whole answer is complete even if it lacks `done`; nothing can follow it.
     return replace(line, fields={"done": True, **line.fields})
 
 
@@ -135,7 +134,7 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
             body["tools"] = tools
     body |= _settings(request.settings, own.pop("options", {}), quirks, dropped)
     body |= own
-    body["stream"] = request.stream
+    body["stream"] = request.stream  # always, because Ollama streams by default
     for field in quirks.unsupported:
         if body.pop(field, None) is not None or body.get("options", {}).pop(field, None) is not None:
             dropped.append(f"{field} is not supported by the upstream")
@@ -144,6 +143,7 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
 
 def _is_prompt(request: ModelRequest) -> bool:
     """Return whether this is still the prompt that a client posted to `/api/generate`."""
+    # A history or tools may have been added on the way, which the endpoint does not take.
     roles = [message.role for message in request.messages]
     return PROMPT in request.extra.get(NAME, {}) and roles in (["user"], ["system", "user"]) and not request.tools
 
@@ -153,26 +153,27 @@ def _tools(request: ModelRequest, dropped: list[str]) -> list[dict[str, Any]]:
     choice = request.tool_choice or ToolChoice()
     if choice.mode == "none":
         return []
+    # A client of Ollama cannot make such a choice: these warnings are for clients of other APIs.
     if choice.mode == "required":
         dropped.append(CALL_NOT_DEMANDED)
     if choice.parallel is False:
         dropped.append("the model cannot be kept from calling several tools at once")
     if any(tool.strict for tool in request.tools):
         dropped.append("strict schemas are not enforced")
-    offered = [tool for tool in request.tools if not choice.names or tool.name in choice.names]
-    return [entry for tool in offered if (entry := _tool(tool, dropped))]
-
-
-def _tool(tool: ToolDef, dropped: list[str]) -> dict[str, Any] | None:
-    if tool.kind != "function":
-        dropped.append(f"the {tool.kind} tool {tool.name!r} has no place here")
-        return None
-    own = dict(tool.extra.get(NAME, {}))
-    function: dict[str, Any] = {"name": tool.name, **own.pop("function", {})}
-    if tool.description is not None:
-        function["description"] = tool.description
-    function["parameters"] = tool.input_schema if tool.input_schema is not None else _EMPTY_SCHEMA
-    return {"type": "function", "function": function, **own}
+    written: list[dict[str, Any]] = []
+    for tool in request.tools:
+        if choice.names and tool.name not in choice.names:
+            continue
+        if tool.kind != "function":
+            dropped.append(f"the {tool.kind} tool {tool.name!r} has no place here")
+            continue
+        own = dict(tool.extra.get(NAME, {}))
+        function: dict[str, Any] = {"name": tool.name, **own.pop("function", {})}
+        if tool.description is not None:
+            function["description"] = tool.description
+        function["parameters"] = tool.input_schema if tool.input_schema is not None else _EMPTY_SCHEMA
+        written.append({"type": "function", "function": function, **own})
+    return written
 
 
 def _settings(
@@ -180,6 +181,7 @@ def _settings(
 ) -> dict[str, Any]:
     if settings is NO_SETTINGS:
         return {"options": dict(own_options)} if own_options else {}
+    # Options that only Ollama knows, such as `num_ctx`, are beside those that were decoded.
     options = {**own_options, **_RARE_OPTIONS.fields(settings)}
     if settings.max_tokens is not None:
         options["num_predict"] = settings.max_tokens
@@ -190,8 +192,16 @@ def _settings(
     if settings.stop:
         options["stop"] = list(settings.stop)
     fields: dict[str, Any] = {"options": options} if options else {}
-    if settings.output:
-        fields |= _format(settings.output, quirks, dropped)
+    if (output := settings.output) is not None:
+        if quirks.output_format == "none":
+            dropped.append("the upstream takes no output format")
+        elif output.schema is None:
+            fields["format"] = "json"
+        elif quirks.output_format == "json":
+            dropped.append("the upstream takes no output schema: any JSON object was asked for")
+            fields["format"] = "json"
+        else:
+            fields["format"] = schema_with_description(output)
     if settings.thinking:
         fields["think"] = _think(settings.thinking)
     if settings.logprobs or settings.top_logprobs:
@@ -202,23 +212,12 @@ def _settings(
     return fields
 
 
-def _format(output: StructuredOutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
-    if quirks.output_format == "none":
-        dropped.append("the upstream takes no output format")
-        return {}
-    if output.schema is None or quirks.output_format == "json":
-        if output.schema is not None:
-            dropped.append("the upstream takes no output schema: any JSON object was asked for")
-        return {"format": "json"}
-    return {"format": schema_with_description(output)}
-
-
 def _think(thinking: ReasoningSettings) -> bool | str:
     """Encode how much to think; a token budget becomes the nearest effort level."""
     if not thinking.enabled:
         return False
     if thinking.effort:
-        return _EFFORTS.get(thinking.effort, True)
+        return _EFFORTS.get(thinking.effort, True)  # Ollama rejects a level that it does not know
     if thinking.budget is None:
         return True
     return "low" if thinking.budget <= 2048 else "medium" if thinking.budget <= 12288 else "high"

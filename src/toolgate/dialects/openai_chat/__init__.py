@@ -4,7 +4,7 @@ from functools import partial
 
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_chat import server, upstream
-from toolgate.dialects.openai_chat.plain_text import decode_plain_answer
+from toolgate.dialects.openai_chat.plain_text_fast_path import decode_plain_answer
 from toolgate.dialects.openai_chat.shared_codec import NAME
 from toolgate.dialects.upstream_errors import without_rejected_settings
 

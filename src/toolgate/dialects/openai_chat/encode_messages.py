@@ -5,17 +5,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.arguments import arguments_object_text
 from toolgate.conversation.data_urls import data_url
 from toolgate.conversation.message import (
     REASONING_DROPPED,
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -23,10 +24,11 @@ from toolgate.conversation.message import (
 )
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Quirks
-from toolgate.dialects.openai_chat.shared_codec import NAME
+from toolgate.dialects.openai_chat.shared_codec import NAME, REASONING_FIELDS
 
 _ATTACHMENT_NOTE = "[The tool returned the following attachment.]"
 _PICTURE_NOTE = "[The assistant made the following picture.]"
+# What `_assistant` makes of parts that it leaves out.
 _EMPTY_ANSWER: Mapping[str, Any] = {"role": "assistant", "content": ""}
 
 
@@ -51,25 +53,23 @@ def encode_messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -
                 attached += [Text(_PICTURE_NOTE), *pictures]
                 message = replace(message, parts=tuple([part for part in message.parts if part not in pictures]))
         if message.role == "user" and not message.extra and len(message.parts) == 1:
-            yield {"role": "user", "content": _content(message.parts, dropped)}
+            yield {"role": "user", "content": _content(message.parts, dropped)}  # most messages
             continue
-        encoded = _message(message, quirks, dropped)
-        if encoded == _EMPTY_ANSWER and message.parts and all(isinstance(part, Opaque) for part in message.parts):
+        own = dict(message.extra.get(NAME, {}))
+        if message.role != "assistant":
+            role = quirks.system_role if message.role == "system" else "user"
+            yield {"role": role, "content": _content(message.parts, dropped), **own}
+            continue
+        answer = _assistant(message.parts, quirks, dropped) | own
+        if answer == _EMPTY_ANSWER and message.parts and all(isinstance(part, Opaque) for part in message.parts):
             continue  # only another dialect understands this answer, and servers reject an empty one
-        yield encoded
+        yield answer
     if attached:
         yield {"role": "user", "content": _content(tuple(attached), dropped)}
 
 
-def _message(message: Message, quirks: Quirks, dropped: list[str]) -> dict[str, Any]:
-    own = dict(message.extra.get(NAME, {}))
-    if message.role == "assistant":
-        return _assistant(message.parts, quirks, dropped) | own
-    role = quirks.system_role if message.role == "system" else "user"
-    return {"role": role, "content": _content(message.parts, dropped), **own}
-
-
 def _content(parts: tuple[Part, ...], dropped: list[str]) -> str | list[dict[str, Any]]:
+    # A string where possible: it is shorter, and not every server takes a list.
     if len(parts) == 1 and type(part := parts[0]) is Text and NAME not in part.extra:
         return part.text
     return [entry for part in parts if (entry := _part(part, dropped))] or ""
@@ -83,7 +83,7 @@ def _part(part: Part, dropped: list[str]) -> dict[str, Any] | None:
             return _media(part, dropped)
         case Opaque(dialect, value) if dialect == NAME:
             return dict(value)
-        case ModelRefusal(text):
+        case RefusalPart(text):
             return {"type": "refusal", "refusal": text}
         case Opaque(dialect, value):
             dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")
@@ -113,56 +113,55 @@ def _assistant(parts: tuple[Part, ...], quirks: Quirks, dropped: list[str]) -> d
     message: dict[str, Any] = {"role": "assistant"}
     content = tuple([part for part in parts if not isinstance(part, (Reasoning, ToolCall))])
     message["content"] = _content(content, dropped) if content else None
+    # Several texts of an answer are one text to Chat, and many servers take no list from the assistant.
     if len(content) > 1 and all(type(part) is Text and NAME not in part.extra for part in content):
         message["content"] = "".join([part.text for part in content if type(part) is Text])
     calls: list[dict[str, Any]] = []
     call_fields: Mapping[str, Any] = {}  # fields of the next call that came as the signature of reasoning before it
     for part in parts:
         match part:
-            case ToolCall():
-                calls.append({**_call(part, quirks), **call_fields})
+            case ToolCall(id, name, arguments):
+                if part.freeform:
+                    call = {"type": "custom", "custom": {"name": name, "input": arguments}}
+                else:
+                    function = {"name": name, "arguments": arguments_object_text(arguments)}
+                    call = {"type": "function", "function": function}
+                calls.append({"id": _call_id(id, quirks), **call, **part.extra.get(NAME, {}), **call_fields})
                 call_fields = {}
-            case Reasoning(signature=signature) if (
-                signature is not None and signature.dialect == NAME and "next_call" in signature.fields
-            ):
-                call_fields = signature.fields["next_call"]
+            case Reasoning(signature=ReasoningSignature(dialect, {"next_call": dict(fields)})) if dialect == NAME:
+                call_fields = fields
             case Reasoning():
                 if not _add_reasoning(part, quirks, message) and REASONING_DROPPED not in dropped:
                     dropped.append(REASONING_DROPPED)
     if calls:
         message["tool_calls"] = calls
     elif message["content"] is None:
-        message["content"] = ""
+        message["content"] = ""  # null is allowed only beside calls
     return message
 
 
 def _add_reasoning(part: Reasoning, quirks: Quirks, message: dict[str, Any]) -> bool:
     """Add reasoning in the field it came in, or in the upstream's own; return whether there was a field for it."""
-    field, added = quirks.reasoning_field, False
+    field: str | None = quirks.reasoning_field
+    added = False
     if part.signature is not None and part.signature.dialect == NAME:
-        field = part.signature.fields.get("field") or field
-        for name, value in part.signature.fields.items():
-            if name == "reasoning_details":
-                message[name] = [*message.get(name, []), *value]
-                added = True
+        # An upstream may have sent anything as details, and a client may have forged all fields in an envelope.
+        kept, details = part.signature.fields.get("field"), part.signature.fields.get("reasoning_details")
+        field = kept if kept in REASONING_FIELDS else field
+        entries = [entry for entry in details if type(entry) is dict] if type(details) is list else []
+        if entries:
+            message["reasoning_details"] = [*message.get("reasoning_details", []), *entries]
+            added = True
     if field and part.text:
         message[field] = message.get(field, "") + part.text
         added = True
     return added or (part.signature is None and not part.text)
 
 
-def _call(call: ToolCall, quirks: Quirks) -> dict[str, Any]:
-    own, id = dict(call.extra.get(NAME, {})), _call_id(call.id, quirks)
-    if call.freeform:
-        return {"id": id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}, **own}
-    arguments = arguments_object_text(call.arguments)
-    return {"id": id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **own}
-
-
 def _call_id(id: str, quirks: Quirks) -> str:
     """Return the id that the upstream made, or one that it accepts."""
-    id = ids.original_id(id)
-    return ids.fit_id(id, quirks.call_id_pattern) if quirks.call_id_pattern else id
+    id = call_ids.original_id(id)
+    return call_ids.fit_id(id, quirks.call_id_pattern) if quirks.call_id_pattern else id
 
 
 def _results(
@@ -176,6 +175,7 @@ def _results(
         if not quirks.images_in_tool_results and any(isinstance(part, Media) for part in content):
             attached += [Text(_ATTACHMENT_NOTE)] if Text(_ATTACHMENT_NOTE) not in attached else []
             attached += [part for part in content if isinstance(part, Media)]
+            # Without the note, a result that was only media would look as if the tool had returned nothing.
             content = tuple([part for part in content if isinstance(part, Text)]) or (Text(_ATTACHMENT_NOTE),)
         plain = all(isinstance(part, Text) and NAME not in part.extra for part in content)
         text: str | list[dict[str, Any]]

@@ -20,6 +20,7 @@ from toolgate.dialects.openai_chat.shared_codec import NAME
 from toolgate.wire.jsontext import encode as encode_json
 
 _FORMAT = "toolgate-v2"
+# OpenRouter's type for entries that a client sends back without reading them, so clients that know OpenRouter keep ours.
 _OPAQUE = "reasoning.encrypted"
 
 
@@ -36,8 +37,7 @@ class ReasoningDetailEncoder:
     """Encodes the entries of one message, whose parts are passed in their order."""
 
     def __init__(self) -> None:
-        self.characters = 0
-        """How many characters of text have passed."""
+        self.characters = 0  # of text that has passed
         self._calls = self._entries = 0
 
     def encode(self, part: Part) -> dict[str, Any] | None:
@@ -71,6 +71,7 @@ def place_blocks(blocks: Iterable[SignedReasoning], content: Sequence[Part], cal
     parts: list[Part] = []
     left, calls_left, characters = deque(content), deque(calls), 0
     for block in blocks:
+        # A client may have joined or shortened texts since, so a position counts characters and is never an error.
         while left and characters < block.characters:
             part = left.popleft()
             room = block.characters - characters
@@ -89,10 +90,11 @@ def _decode(entry: dict[str, Any]) -> SignedReasoning | None:
     data = entry.get("data")
     if type(data) is not str:
         return None
-    if entry.get("format") != _FORMAT:
+    if entry.get("format") != _FORMAT:  # the older form: an envelope around the signature alone
         signature = unwrap_signature(data)
         return SignedReasoning("", signature) if signature else None
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(data), type=SignedReasoning)
+    # The client may have changed or forged the data; JSON that is nested too deeply raises RecursionError.
     except (binascii.Error, msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
         return None

@@ -9,18 +9,18 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.arguments import ArgumentTextNormalizer, arguments_text
 from toolgate.conversation.errors import InvalidUpstreamAnswer, ToolgateError
+from toolgate.conversation.event_assembler import MAX_PARTS, check_name_length
 from toolgate.conversation.events import FinishReason, Usage
-from toolgate.conversation.fragment_assembler import MAX_PARTS, check_name_length
 from toolgate.conversation.message import Part
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import SurrogateJoiner
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
-from toolgate.dialects.dialect import AnswerMetadata, RelayedAnswerCollector
-from toolgate.dialects.openai_chat.plain_text import decode_text_chunk
+from toolgate.dialects.dialect import AnswerMetadata, FragmentsForTokenCount
+from toolgate.dialects.openai_chat.plain_text_fast_path import decode_text_chunk
 from toolgate.dialects.openai_chat.repair_response import answer_identity
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error, end_before_error
@@ -28,10 +28,12 @@ from toolgate.dialects.openai_chat.shared_codec import read_reason, read_usage, 
 from toolgate.dialects.openai_chat.stream_decoder import ToolCallDeltaCorrelator, content_parts
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event, encode
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 _MAX_CHOICES = 128  # the most that a request may ask for
 _DONE = b"data: [DONE]\n\n"
+_LF = ord("\n")
+# The finish reasons of OpenAI, which pass unchanged. Clients with strict types fail on a vendor's own, such as "eos".
 _REASONS = frozenset({"stop", "tool_calls", "length", "content_filter", "function_call"})
 
 
@@ -61,6 +63,7 @@ class _Call:
         function[text] = fragment if self.field == "custom" else self.arguments.feed(fragment)
         entry[self.field] = function
         if self.name:
+            # A name in a later delta is its next fragment ("get_", "weather"), unless it is the whole name once more.
             if name and name not in (self.name, self.given_name):
                 function["name"] = name
                 self.name += name
@@ -69,6 +72,7 @@ class _Call:
             entry.pop("id", None)
             entry.pop("type", None)
             return entry
+        # Clients start a call with the first delta, and many read the name from that one only. So all fields wait for it.
         earlier = self.unsent.setdefault(self.field, {})
         self.unsent_arguments.append(function.pop(text))
         earlier.update(function)
@@ -77,8 +81,9 @@ class _Call:
         if not name:
             return None
         earlier[text] = "".join(self.unsent_arguments)
+        # Clients match results to calls by id, so a call without one, or with that of another call, gets a new one.
         given = arguments_text(self.unsent.get("id"))
-        self.id = given if given and given not in taken else ids.new_call_id()
+        self.id = given if given and given not in taken else call_ids.new_call_id()
         self.given_name = arguments_text(name)
         check_name_length(self.given_name)
         self.name = earlier["name"] = self._names.correct(self.given_name)
@@ -118,7 +123,7 @@ class _Choice:
         self._names = names
         self.waits = False
         self.moved: list[dict[str, Any]] = []  # calls of another choice, to be sent with the next chunk
-        self.relayed = RelayedAnswerCollector()
+        self.relayed = FragmentsForTokenCount()
         # by the choice that holds the call
         self.correlators: defaultdict[int, ToolCallDeltaCorrelator] = defaultdict(ToolCallDeltaCorrelator)
         self._numbered: dict[tuple[int, int], _Call] = {}
@@ -154,8 +159,18 @@ class _Choice:
 
     def _repair_delta(self, delta: dict[str, Any], content: Any) -> None:
         entries = delta.pop("tool_calls", None)
-        if content:
-            self._repair_content(delta, content)
+        if not content:
+            pass
+        elif type(content) is str:
+            self._join_surrogates(delta, "content")
+            self.relayed.text.append(content)
+        elif type(content) is list:
+            # Mistral's reasoning models send a list of parts; Chat clients expect a string, and thoughts beside it.
+            parts = [*content_parts(content)]
+            delta["content"] = "".join([text for kind, text in parts if kind == "text"])
+            self.relayed.text.append(delta["content"])
+            if thinking := "".join([text for kind, text in parts if kind == "thinking"]):
+                delta["reasoning_content"] = thinking
         if delta:
             if thought := delta.get("reasoning_content") or delta.get("reasoning"):
                 self.relayed.reasoning.append(arguments_text(thought))
@@ -172,17 +187,6 @@ class _Choice:
             repaired, self.moved = repaired + self.moved, []
         if repaired:
             delta["tool_calls"] = repaired
-
-    def _repair_content(self, delta: dict[str, Any], content: Any) -> None:
-        if type(content) is str:
-            self._join_surrogates(delta, "content")
-            self.relayed.text.append(content)
-        elif type(content) is list:
-            parts = [*content_parts(content)]
-            delta["content"] = "".join([text for kind, text in parts if kind == "text"])
-            self.relayed.text.append(delta["content"])
-            if thought := "".join([text for kind, text in parts if kind == "thinking"]):
-                delta["reasoning_content"] = thought
 
     def _join_surrogates(self, delta: dict[str, Any], field: str) -> None:
         """Join surrogate pairs that came in two deltas; ASCII text costs nothing."""
@@ -218,10 +222,12 @@ class _Choice:
         sent = choice.get("finish_reason")
         if sent == "error":
             raise decode_error_object(choice.get("error") or "The upstream failed while answering.")
+        # Some servers send "" in every chunk, or a second reason; a client stops reading at the first that is not null.
         if not sent or self.reason is not None:
             choice["finish_reason"] = None
             return
         reason = read_reason(str(sent))
+        # "tool_calls" without a call: the calls may still come in other choices, so the end is not relayed yet.
         if self._waits_for_calls and reason == "tool_calls" and not self.has_calls and not self.waits:
             self.waits, choice["finish_reason"] = True, None
             return
@@ -229,15 +235,18 @@ class _Choice:
         for field, joiner in self.surrogates.items():
             if rest := joiner.end():
                 choice["delta"][field] = (choice["delta"].get(field) or "") + rest
+        # The last arguments go into the entry that this chunk has of the call, else into a chunk before this one:
+        # behind a finish reason no client reads them.
         cut = self.reason in ("length", "content_filter")
-        here = {entry["index"]: entry for entry in choice["delta"].get("tool_calls") or ()}
+        in_chunk = {entry["index"]: entry for entry in choice["delta"].get("tool_calls") or ()}
         for call in self.calls:
             if not (rest := call.end(cut)):
                 continue
-            if call.number in here:
-                here[call.number]["function"]["arguments"] += rest
+            if call.number in in_chunk:
+                in_chunk[call.number]["function"]["arguments"] += rest
             else:
                 self.rest.append({"index": call.number, "function": {"arguments": rest}})
+        # Many clients run calls only after "tool_calls", and fail if there are none, so the calls decide.
         if self.reason == "stop" and self.has_calls:
             self.reason = "tool_calls"
         elif self.reason == "tool_calls" and not self.has_calls:
@@ -246,7 +255,7 @@ class _Choice:
             choice["finish_reason"] = write_reason(self.reason)
 
 
-class ChatRelay:
+class ChatStreamRelay:
     """Relays a chat stream."""
 
     def __init__(self, request: ModelRequest, metadata: AnswerMetadata) -> None:
@@ -280,15 +289,29 @@ class ChatRelay:
         """The number of calls in all choices."""
         return sum([len(choice.calls) for choice in self._choices.values()])
 
-    def feed(self, frame: StreamFrame) -> bytes:
+    def feed(self, frame: ReceivedStreamFrame) -> bytes:
         """Return the chunk as the client should receive it."""
         data = frame.data.strip()
         if not data:
             return b""
         if data == b"[DONE]":
             return self._finish()
-        if self._only_text and frame.event is None and self._has_text(data):
-            return b"data: %b\n\n" % data  # most chunks
+        # Most chunks are only more text of the first choice, under the ids of the chunks before, and pass as they came.
+        if (
+            self._only_text
+            and frame.event is None
+            and (first := self._choices.get(0)) is not None
+            and not (first.surrogates or first.moved)
+            and self._last is None
+            and _LF not in data  # JSON over several lines needs several `data:` fields
+            and (plain := decode_text_chunk(data)) is not None
+            and plain.id == (identity := self._identity)["id"]
+            and plain.created == identity["created"]
+            and plain.model == identity["model"]
+        ):
+            first.relayed.text.append(plain.choices[0].delta.content)
+            return b"data: %b\n\n" % data
+        # The first chunk has the role, so it is not tried; the first other one that is not plain ends the attempts.
         self._only_text = self._only_text is None
         chunk = decode_event(data)
         if type(chunk) is not dict:
@@ -299,19 +322,6 @@ class ChatRelay:
         if self._last is None and type(choices) is list and len(choices) == 1 and not choices[0].get("finish_reason"):
             return self._relay(chunk)
         return self._relay_in_order(chunk, choices if type(choices) is list else [])
-
-    def _has_text(self, data: bytes) -> bool:
-        """Return whether a chunk has nothing but more text of the first choice, which is then added to what was relayed."""
-        first, identity = self._choices.get(0), self._identity
-        if first is None or first.surrogates or first.moved or self._last is not None or b"\n" in data:
-            return False
-        chunk = decode_text_chunk(data)
-        if chunk is None or chunk.id != identity["id"] or chunk.created != identity["created"]:
-            return False
-        if chunk.model != identity["model"]:
-            return False
-        first.relayed.text.append(chunk.choices[0].delta.content)
-        return True
 
     def end(self) -> bytes:
         """Return the last chunks; raise InvalidUpstreamAnswer if the stream was cut short."""
@@ -328,8 +338,10 @@ class ChatRelay:
             return b"" if ends else self._relay(chunk)
         ended = {choice.get("index") or 0: choice for choice in last["choices"] if choice.get("finish_reason")}
         for choice in choices:
-            before = ended.get(choice.get("index") or 0)
-            if before is not None and _has_content(choice.get("delta")):
+            before, delta = ended.get(choice.get("index") or 0), choice.get("delta")
+            if before is None or type(delta) is not dict:
+                continue
+            if any(value for name, value in delta.items() if name != "role"):  # the choice goes on
                 choice["finish_reason"], before["finish_reason"] = before["finish_reason"], None
                 self._last = chunk
         return self._relay(last) if self._last is chunk else self._relay(last) + self._relay(chunk)
@@ -347,12 +359,13 @@ class ChatRelay:
         held, self._last = self._last, None
         last = self._relay(held) if held is not None else b""
         first = self._choices.get(0)
-        if first is not None and first.waits:
+        if first is not None and first.waits:  # no other choice brought the calls that were announced
             end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "tool_calls"}
             last += self._relay({"choices": [end]})
         if not self._choices or any(choice.reason is None for choice in self._choices.values()):
             raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         self.done = True
+        # Without usage, `end_with` writes the terminator behind an estimate.
         return last if self.usage is None else last + _DONE
 
     def end_with(self, usage: Usage) -> bytes:
@@ -395,6 +408,8 @@ class ChatRelay:
         if usage and (read := read_usage(usage)):
             self.usage = read
             chunk["usage"] = {**write_usage(read), **usage}
+            # We request usage even if the client did not. Such a client gets no chunk with an empty list of choices:
+            # some read `choices[0]` of every chunk.
             if not self._wants_usage:
                 del chunk["usage"]
                 if not choices:
@@ -416,8 +431,10 @@ class ChatRelay:
                 first.moved += first.repair_calls(entries, source)
             if source in first.correlators and source and choice.get("finish_reason"):
                 ends = True
+            # A choice that held nothing but calls is dropped: no client asked for it.
             if not source or source in self._choices or (type(delta) is dict and delta.get("content")):
                 kept.append(choice)
+        # The first choice ends with the last of its calls: it has waited for them, or its end came too early.
         ends = ends and (first.waits or (first.reason is not None and first.unended))
         if (first.moved or ends) and not any(not choice.get("index") for choice in kept):
             kept.insert(0, {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None})
@@ -425,8 +442,3 @@ class ChatRelay:
             first.reason = None  # a reason that was sent before these calls came is not valid any more
             next(choice for choice in kept if not choice.get("index"))["finish_reason"] = "tool_calls"
         return kept
-
-
-def _has_content(delta: Any) -> bool:
-    """Return whether a delta holds more than a role."""
-    return type(delta) is dict and any(value for name, value in delta.items() if name != "role")

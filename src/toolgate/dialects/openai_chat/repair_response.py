@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import ToolCall
 from toolgate.dialects.dialect import AnswerMetadata
@@ -13,7 +13,7 @@ from toolgate.dialects.openai_chat.stream_decoder import content_parts
 def answer_identity(body: dict[str, Any], metadata: AnswerMetadata) -> dict[str, Any]:
     """Return id, date and model of an answer or a chunk, and ours where the upstream's cannot be used."""
     return {
-        "id": body["id"] if ids.is_storable(body.get("id")) else metadata.id,
+        "id": body["id"] if call_ids.is_storable(body.get("id")) else metadata.id,
         "created": body.get("created") or metadata.created,
         "model": model if type(model := body.get("model")) is str and model else metadata.model,
     }
@@ -37,15 +37,21 @@ def repair_response(
         if thought := "".join([text for kind, text in parts if kind == "thinking"]):
             message.setdefault("reasoning_content", thought)
     if joined and others:
-        entries, others = _extract_calls(others)
-        message["tool_calls"] = [*(message.get("tool_calls") or ()), *entries]
+        # Some upstreams put the text into one choice and each call into another; clients read only the first.
+        moved, others = _extract_calls(others)
+        message["tool_calls"] = [*(message.get("tool_calls") or ()), *moved]
+    # The decoded calls have the ids, names and arguments as clients can read them; other fields stay the upstream's.
     calls = [part for part in response.parts if isinstance(part, ToolCall)]
-    if message.get("tool_calls"):
-        message["tool_calls"] = [
-            _repair_call(entry, call) for entry, call in zip(message["tool_calls"], calls, strict=False)
-        ]
+    entries = message.get("tool_calls") or ()
+    if entries:
+        message["tool_calls"] = []
     else:
-        message.pop("tool_calls", None)
+        message.pop("tool_calls", None)  # some clients take an empty list for a turn of calls
+    for entry, call in zip(entries, calls, strict=False):
+        field, text = ("custom", "input") if call.freeform else ("function", "arguments")
+        inner = {**(entry.get(field) or {}), "name": call.name, text: call.arguments}
+        rest = {name: value for name, value in entry.items() if name != "index"}  # only deltas have an index
+        message["tool_calls"].append({**rest, "id": call.id, "type": field, field: inner})
     reason = write_reason(response.reason)
     if message.get("function_call") and reason == "tool_calls":
         reason = "function_call"
@@ -64,6 +70,7 @@ def _extract_calls(choices: list[Any]) -> tuple[list[Any], list[Any]]:
             left.append(choice)
             continue
         entries += message["tool_calls"]
+        # A choice that held nothing but calls is dropped: no client asked for it.
         if message.get("content"):
             rest = {name: value for name, value in message.items() if name != "tool_calls"}
             left.append({**choice, "message": rest, "finish_reason": "stop"})
@@ -72,7 +79,7 @@ def _extract_calls(choices: list[Any]) -> tuple[list[Any], list[Any]]:
 
 def _is_canonical(body: dict[str, Any]) -> bool:
     """Return whether this is plain text as OpenAI itself would send it, so that there is nothing to repair."""
-    if not (ids.is_storable(body.get("id")) and body.get("created") and body.get("usage")):
+    if not (call_ids.is_storable(body.get("id")) and body.get("created") and body.get("usage")):
         return False
     first = body["choices"][0]
     message = first.get("message")
@@ -89,11 +96,3 @@ def _is_canonical(body: dict[str, Any]) -> bool:
         and not message.get("tool_calls")
         and not message.get("function_call")
     )
-
-
-def _repair_call(entry: dict[str, Any], call: ToolCall) -> dict[str, Any]:
-    field, text = ("custom", "input") if call.freeform else ("function", "arguments")
-    inner = {**(entry.get(field) or {}), "name": call.name, text: call.arguments}
-    repaired = {**entry, "id": call.id, "type": field, field: inner}
-    repaired.pop("index", None)
-    return repaired

@@ -1,6 +1,7 @@
 """Decode Chat Completions requests."""
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,11 +14,11 @@ from toolgate.conversation.message import (
     Extra,
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
     ReasoningSignature,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -33,10 +34,13 @@ from toolgate.conversation.request import (
 )
 from toolgate.dialects.openai_chat.reasoning_details import decode_details, place_blocks
 from toolgate.dialects.openai_chat.shared_codec import NAME
+from toolgate.dialects.read_tools import read_tools
 from toolgate.wire.fields import Fields
 
+# OpenAI takes 4 stop texts, other servers more. Every delta may be compared with each of them, so there is a limit.
 MAX_STOPS = 64
 _AUDIO_MIME = {"wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "ogg": "audio/ogg", "aac": "audio/aac"}
+# A key of our own in the request's `extra`: the client sent `functions`, and its answer must have `function_call`.
 _LEGACY = "legacy_functions"
 _PLAIN_FIELDS = frozenset({"model", "messages", "stream", "max_tokens"})
 
@@ -48,13 +52,28 @@ def decode_request(body: Any) -> ModelRequest:
         return plain
     fields = Fields(body)
     model = fields.required_text("model")
-    messages = _messages(fields)
-    tools = _tools(fields)
+    values = fields.items("messages")
+    if not values:
+        raise InvalidRequest("messages must be a list with at least one message.", param="messages")
+    messages: list[Message] = []
+    for number, value in enumerate(values):
+        messages.append(_plain_message(value) or _message(Fields(value, f"messages[{number}]"), messages))
+    tools: tuple[ToolDef, ...] = ()
+    if "tools" in fields.rest:
+        tools = read_tools(fields.items("tools") or [], _read_tools)
+    if "functions" in fields.rest and (functions := fields.items("functions")) is not None:
+        fields.rest[_LEGACY] = True
+        tools = (*tools, *[_function(Fields(one, f"functions[{n}]"), {}) for n, one in enumerate(functions)])
     choice = _tool_choice(fields)
     settings = _settings(fields)
     stream = bool(fields.flag("stream"))
+    # It stays in `extra`. Our own options are merged into it, so that an upstream never sees one of another type.
+    if type(fields.rest.get("stream_options")) not in (dict, NoneType):
+        raise fields.wrong("stream_options", "an object")
+    # Tools are sent upstream as `tools`, whose calls a client of `functions` cannot read: its answers are translated.
     relay = _LEGACY not in fields.rest
-    return ModelRequest(model, messages, tools, choice, settings, stream, NAME, _extra(fields.rest), relay=relay)
+    own = _extra(fields.rest)
+    return ModelRequest(model, tuple(messages), tools, choice, settings, stream, NAME, own, relay=relay)
 
 
 def _decode_plain_request(body: Any) -> ModelRequest | None:
@@ -92,21 +111,12 @@ def _extra(rest: dict[str, Any]) -> Extra:
     return {NAME: rest} if rest else NO_EXTRA
 
 
-def _messages(fields: Fields) -> tuple[Message, ...]:
-    values = fields.items("messages")
-    if not values:
-        raise InvalidRequest("messages must be a list with at least one message.", param="messages")
-    messages: list[Message] = []
-    for number, value in enumerate(values):
-        messages.append(_plain_message(value) or _message(Fields(value, f"messages[{number}]"), messages))
-    return tuple(messages)
-
-
 def _plain_message(value: Any) -> Message | None:
     """Decode the most common kind of message, a role and a text; None for any other."""
     if type(value) is not dict or len(value) != 2:
         return None
     role, content = value.get("role"), value.get("content")
+    # An empty text of the assistant is no part, so `_assistant` decodes that message; others keep theirs.
     if type(content) is not str or (role != "user" and role != "system" and (role != "assistant" or not content)):
         return None
     return Message(role, (Text(content),))
@@ -123,10 +133,19 @@ def _message(fields: Fields, before: list[Message]) -> Message:
             return _tool(fields, before)
         case "system" | "developer":
             parts = _content(fields)
+            # A Chat upstream gets the role back; every other one gets a system message.
             own = {"role": role, **fields.rest} if role == "developer" else fields.rest
             return Message("system", parts, _extra(own))
         case "function":
-            return _function_result(fields, before)
+            # The result of a `function_call`, which has no id: the latest call of that name is answered.
+            name = fields.required_text("name")
+            parts = tuple([part for message in before for part in message.parts])
+            calls = [part for part in parts if isinstance(part, ToolCall) and part.name == name]
+            if not calls:
+                raise InvalidRequest(
+                    f"{fields.at('name')}: no earlier function_call names {name!r}.", param=fields.at("name")
+                )
+            return Message("tool", (ToolResult(calls[-1].id, _result_content(fields), name=name),), _extra(fields.rest))
         case _:
             raise InvalidRequest(
                 f"{fields.at('role')} must be system, developer, user, assistant or tool.", param=fields.at("role")
@@ -150,39 +169,32 @@ def _part(fields: Fields) -> Part:
         case "text":
             return Text(fields.text("text") or "", _extra(fields.rest))
         case "refusal":
-            return ModelRefusal(fields.text("refusal") or "", _extra(fields.rest))
+            return RefusalPart(fields.text("refusal") or "", _extra(fields.rest))
         case "image_url":
-            return _image(fields)
+            value = fields.raw("image_url")
+            # The API has `{"url": …}`; a bare URL is the shape of the Responses API.
+            image = Fields({"url": value} if type(value) is str else value, fields.at("image_url"))
+            url, detail = image.required_text("url"), image.text("detail")
+            own = {**fields.rest, **({"image_url": image.rest} if image.rest else {})}
+            media = media_from_url("image", url, _extra(own))
+            return replace(media, detail=detail) if detail else media
         case "input_audio":
             audio = fields.object("input_audio") or Fields({}, fields.at("input_audio"))
-            data, form = audio.required_text("data"), audio.text("format") or "wav"
-            return Media("audio", _AUDIO_MIME.get(form, f"audio/{form}"), data, extra=_extra(fields.rest))
+            sound, form = audio.required_text("data"), audio.text("format") or "wav"
+            return Media("audio", _AUDIO_MIME.get(form, f"audio/{form}"), sound, extra=_extra(fields.rest))
         case "file":
-            return _file(fields)
+            file = fields.object("file") or Fields({}, fields.at("file"))
+            name, file_id, data = file.text("filename"), file.text("file_id"), file.text("file_data")
+            # OpenAI's documentation has a data URL here; bare base64 is taken for a PDF.
+            if data is not None and data.startswith("data:"):
+                media = media_from_url("file", data, NO_EXTRA)
+            else:
+                media = Media("file", "application/pdf" if data else None, data)
+            return replace(media, file_id=file_id, name=name, extra=_extra(fields.rest))
         case None:
             raise InvalidRequest(f"{fields.at('type')} is required.", param=fields.at("type"))
         case _:
             return Opaque(NAME, whole)
-
-
-def _image(fields: Fields) -> Media:
-    value = fields.rest.get("image_url")
-    image = Fields(
-        {"url": fields.raw("image_url")} if type(value) is str else fields.raw("image_url"), fields.at("image_url")
-    )
-    url, detail = image.required_text("url"), image.text("detail")
-    own = {**fields.rest, **({"image_url": image.rest} if image.rest else {})}
-    media = media_from_url("image", url, _extra(own))
-    return replace(media, detail=detail) if detail else media
-
-
-def _file(fields: Fields) -> Media:
-    file = fields.object("file") or Fields({}, fields.at("file"))
-    name, file_id, data = file.text("filename"), file.text("file_id"), file.text("file_data")
-    if data is not None and data.startswith("data:"):
-        media = media_from_url("file", data, NO_EXTRA)
-        return Media("file", media.mime, media.data, media.url, file_id, name, _extra(fields.rest))
-    return Media("file", "application/pdf" if data else None, data, None, file_id, name, _extra(fields.rest))
 
 
 def _assistant(fields: Fields, before: list[Message]) -> Message:
@@ -191,26 +203,29 @@ def _assistant(fields: Fields, before: list[Message]) -> Message:
         if type(fields.rest.get(field)) is str and (text := fields.text(field)):
             reasoning.append(Reasoning(text, ReasoningSignature(NAME, {"field": field})))
     blocks = decode_details(fields.rest.get("reasoning_details"), "".join([part.text for part in reasoning]))
+    # Without entries of ours the field stays in `rest`, for the upstream that made it.
     if blocks:
         fields.raw("reasoning_details")
     content = [part for part in _content(fields) if part != Text("")]
     if refusal := fields.text("refusal"):
-        content.append(ModelRefusal(refusal))
+        content.append(RefusalPart(refusal))
     calls: list[Part] = [
         _call(Fields(value, f"{fields.at('tool_calls')}[{number}]"))
         for number, value in enumerate(fields.items("tool_calls") or [])
     ]
     legacy = fields.object("function_call")
     if legacy is not None:
+        # It has no id; one made of the message's place stays the same when the history is sent again.
         name, arguments = legacy.required_text("name"), arguments_text(legacy.raw("arguments"))
         calls.append(ToolCall(f"call_legacy{len(before):04d}{'0' * 8}", name, arguments or "{}"))
+    # Our entries have the texts of their blocks, so the reasoning fields would only repeat them.
     parts = place_blocks(blocks, content, calls) if blocks else [*reasoning, *content, *calls]
     return Message("assistant", tuple(parts), _extra(fields.rest))
 
 
 def _call(fields: Fields) -> ToolCall:
     id, kind = fields.required_text("id"), fields.text("type") or "function"
-    fields.rest.pop("index", None)
+    fields.rest.pop("index", None)  # of a streamed delta, which some clients send back
     if kind == "custom":
         custom = fields.object("custom") or Fields({}, fields.at("custom"))
         return ToolCall(
@@ -225,7 +240,10 @@ def _tool(fields: Fields, before: list[Message]) -> Message:
     """Decode a result; one without an id answers the only call that has no result yet."""
     call_id = fields.text("tool_call_id")
     if not call_id:
-        open_ids = _open_calls(before)
+        start = max([place for place, message in enumerate(before) if message.role == "user"], default=0)
+        parts = [part for message in before[start:] for part in message.parts]
+        answered = {part.call_id for part in parts if isinstance(part, ToolResult)}
+        open_ids = [part.id for part in parts if isinstance(part, ToolCall) and part.id not in answered]
         if len(open_ids) != 1:
             raise InvalidRequest(
                 f"{fields.at('tool_call_id')} is required in a message of role tool, unless one call waits for a result.",
@@ -236,22 +254,6 @@ def _tool(fields: Fields, before: list[Message]) -> Message:
     return Message("tool", (ToolResult(call_id, content, name=fields.text("name")),), _extra(fields.rest))
 
 
-def _open_calls(messages: list[Message]) -> list[str]:
-    """Return the ids of the calls of the last turn that have no result yet."""
-    start = max([place for place, message in enumerate(messages) if message.role == "user"], default=0)
-    parts = [part for message in messages[start:] for part in message.parts]
-    answered = {part.call_id for part in parts if isinstance(part, ToolResult)}
-    return [part.id for part in parts if isinstance(part, ToolCall) and part.id not in answered]
-
-
-def _function_result(fields: Fields, before: list[Message]) -> Message:
-    name = fields.required_text("name")
-    calls = [part for message in before for part in message.parts if isinstance(part, ToolCall) and part.name == name]
-    if not calls:
-        raise InvalidRequest(f"{fields.at('name')}: no earlier function_call names {name!r}.", param=fields.at("name"))
-    return Message("tool", (ToolResult(calls[-1].id, _result_content(fields), name=name),), _extra(fields.rest))
-
-
 def _result_content(fields: Fields) -> tuple[Text | Media, ...]:
     parts = _content(fields)
     if not all(isinstance(part, (Text, Media)) for part in parts):
@@ -259,16 +261,30 @@ def _result_content(fields: Fields) -> tuple[Text | Media, ...]:
     return parts  # type: ignore[return-value]  # narrowed by the check above
 
 
-def _tools(fields: Fields) -> tuple[ToolDef, ...]:
-    if "tools" not in fields.rest and "functions" not in fields.rest:
-        return ()
-    values = fields.items("tools") or []
-    tools = [_plain_tool(value) or _tool_def(Fields(value, f"tools[{n}]")) for n, value in enumerate(values)]
-    functions = fields.items("functions")
-    if functions is not None:
-        fields.rest[_LEGACY] = True
-        tools += [_function(Fields(value, f"functions[{number}]"), {}) for number, value in enumerate(functions)]
-    return tuple(tools)
+def _read_tools(values: list[Any]) -> list[ToolDef]:
+    tools: list[ToolDef] = []
+    for number, value in enumerate(values):
+        if (plain := _plain_tool(value)) is not None:
+            tools.append(plain)
+            continue
+        fields = Fields(value, f"tools[{number}]")
+        kind = fields.text("type")
+        if kind == "function":
+            function = fields.object("function")
+            if function is not None:
+                tools.append(_function(function, fields.rest))
+            elif "name" in fields.rest:  # the shape of the Responses API
+                tools.append(_function(fields, {}))
+            else:
+                raise InvalidRequest(f"{fields.at('function')} is required.", param=fields.at("function"))
+        elif kind == "custom":
+            custom = fields.object("custom") or Fields({}, fields.at("custom"))
+            name, description = custom.required_text("name"), custom.text("description")
+            tools.append(ToolDef(name, description, kind="freeform", format=custom.mapping("format")))
+        else:
+            message = f"{fields.at('type')} must be function or custom."
+            raise InvalidRequest(message, param=fields.at("type"), code="invalid_tool")
+    return tools
 
 
 def _plain_tool(value: Any) -> ToolDef | None:
@@ -280,24 +296,6 @@ def _plain_tool(value: Any) -> ToolDef | None:
     if type(name) is not str or not name or type(description) is not str or type(schema) is not dict:
         return None
     return ToolDef(name, description, schema)
-
-
-def _tool_def(fields: Fields) -> ToolDef:
-    kind = fields.text("type")
-    if kind == "function":
-        function = fields.object("function")
-        if function is None and "name" in fields.rest:  # the shape of the Responses API
-            return _function(fields, {})
-        if function is None:
-            raise InvalidRequest(f"{fields.at('function')} is required.", param=fields.at("function"))
-        return _function(function, fields.rest)
-    if kind == "custom":
-        custom = fields.object("custom") or Fields({}, fields.at("custom"))
-        name = custom.required_text("name")
-        return ToolDef(name, custom.text("description"), kind="freeform", format=custom.mapping("format"))
-    raise InvalidRequest(
-        f"{fields.at('type')} must be function or custom.", param=fields.at("type"), code="invalid_tool"
-    )
 
 
 def _function(fields: Fields, other_fields: dict[str, Any]) -> ToolDef:
@@ -315,6 +313,7 @@ def _tool_choice(fields: Fields) -> ToolChoice | None:
         return None
     parallel = fields.flag("parallel_tool_calls")
     value = fields.raw("tool_choice")
+    # The predecessor: "none", "auto" or {"name": …}.
     if value is None and fields.rest.get("function_call") is not None:
         value = fields.raw("function_call")
         value = {"type": "function", "function": value} if type(value) is dict else value
@@ -351,6 +350,7 @@ def _allowed_tools(fields: Fields, parallel: bool | None) -> ToolChoice:
 
 _NUMBERS = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
 _INTEGERS = ("top_k", "seed")
+# Fields that are decoded into settings for other dialects, and kept in `extra` for this one.
 _SHARED_FIELDS: Mapping[str, tuple[str, type]] = {
     "verbosity": ("verbosity", str),
     "service_tier": ("service_tier", str),
@@ -361,7 +361,6 @@ _SHARED_FIELDS: Mapping[str, tuple[str, type]] = {
     "logprobs": ("logprobs", bool),
     "top_logprobs": ("top_logprobs", int),
 }
-"""Fields that are decoded into settings for other dialects, and kept in `extra` for this one."""
 _SETTING_FIELDS = frozenset(
     {
         *_NUMBERS,
@@ -383,36 +382,36 @@ def _settings(fields: Fields) -> RequestSettings:
     if _SETTING_FIELDS.isdisjoint(fields.rest):
         return NO_SETTINGS
     settings: dict[str, Any] = {}
+    # A list, because reading a field removes it from `rest`.
     for name in [name for name in fields.rest if name in _SETTING_FIELDS]:
-        _read_setting(fields, name, settings)
+        if name in _NUMBERS:
+            settings[name] = fields.number(name)
+        elif name in _INTEGERS:
+            settings[name] = fields.integer(name)
+        elif name in _SHARED_FIELDS:
+            # A value of another type only stays in `extra`: the upstream may know it, or reject it itself.
+            setting, kind = _SHARED_FIELDS[name]
+            if type(fields.rest[name]) is kind:
+                settings[setting] = fields.rest[name]
+        elif name == "max_tokens":
+            # The newer field wins, whichever comes first.
+            settings.setdefault("max_tokens", fields.integer(name, least=1))
+        elif name == "max_completion_tokens":
+            # It stays in `extra`, too: Chat upstreams get that field.
+            if (newer := fields.integer(name, least=1)) is not None:
+                settings["max_tokens"] = fields.rest[name] = newer
+        elif name == "stop":
+            settings["stop"] = _stop(fields)
+        elif name == "response_format":
+            settings["output"] = _output(fields)
+        elif name == "reasoning_effort":
+            effort = fields.text(name)
+            settings["thinking"] = ReasoningSettings(effort != "none", effort) if effort else None
+        elif name == "user":
+            settings["user"] = fields.text(name)
+        else:
+            settings["choices"] = fields.integer("n", least=1, most=128) or 1
     return RequestSettings(**settings)
-
-
-def _read_setting(fields: Fields, name: str, settings: dict[str, Any]) -> None:
-    if name in _NUMBERS:
-        settings[name] = fields.number(name)
-    elif name in _INTEGERS:
-        settings[name] = fields.integer(name)
-    elif name in _SHARED_FIELDS:
-        setting, kind = _SHARED_FIELDS[name]
-        if type(fields.rest[name]) is kind:
-            settings[setting] = fields.rest[name]
-    elif name == "max_tokens":
-        settings.setdefault("max_tokens", fields.integer(name, least=1))
-    elif name == "max_completion_tokens":
-        if (newer := fields.integer(name, least=1)) is not None:
-            settings["max_tokens"] = fields.rest[name] = newer  # stays in `extra`, too: this dialect sends that field
-    elif name == "stop":
-        settings["stop"] = _stop(fields)
-    elif name == "response_format":
-        settings["output"] = _output(fields)
-    elif name == "reasoning_effort":
-        effort = fields.text(name)
-        settings["thinking"] = ReasoningSettings(effort != "none", effort) if effort else None
-    elif name == "user":
-        settings["user"] = fields.text(name)
-    else:
-        settings["choices"] = fields.integer("n", least=1, most=128) or 1
 
 
 def _stop(fields: Fields) -> tuple[str, ...]:

@@ -2,20 +2,19 @@
 
 from typing import Any
 
-from toolgate.conversation import ids
 from toolgate.conversation.data_urls import data_url
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import (
-    Finish,
     ModelResponse,
     PartDelta,
     PartEnd,
     PartStart,
+    RunEnd,
     RunEvent,
     StepStart,
     Usage,
 )
-from toolgate.conversation.message import Media, ModelRefusal, Part, Reasoning, Text, ToolCall
+from toolgate.conversation.message import Media, Part, Reasoning, RefusalPart, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder, tool_event, tool_events
 from toolgate.dialects.dialect import warning_comment as encode_warning
@@ -30,9 +29,9 @@ _DONE = b"data: [DONE]\n\n"
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def reply_id() -> str:
-    """Return a new completion id."""
-    return "chatcmpl-" + ids.random_suffix(29)
+def reply_id(request_id: str) -> str:
+    """Return the completion id of the answer to this request."""
+    return "chatcmpl-" + request_id
 
 
 def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
@@ -59,7 +58,7 @@ class ChatStreamEncoder:
         self._legacy = legacy
         self._tool_events = metadata.tool_events
         self._metadata = metadata
-        self._calls = -1
+        self._calls = -1  # the index of the last call
         self._details = ReasoningDetailEncoder()
         self._open_delta = (b"", b"")  # the bytes around the text of a delta of the open part
         self._began = False
@@ -69,14 +68,14 @@ class ChatStreamEncoder:
         match event:
             case PartDelta(text):
                 before, after = self._open_delta
-                return before + encode(text) + after if before else b""
+                return before + encode(text) + after if before else b""  # parts that Chat cannot express have none
             case PartStart(part):
                 return self._begin() + self._start(part)
             case PartEnd(part):
                 return self._end(part) + self._tool_event(event)
             case StepStart():
                 return self._begin()
-            case Finish():
+            case RunEnd():
                 return self._begin() + self._finish(event)
             case _:
                 return self._tool_event(event)
@@ -100,6 +99,7 @@ class ChatStreamEncoder:
         return self._delta + encode(delta) + self._delta_tail
 
     def _around(self, delta: bytes) -> tuple[bytes, bytes]:
+        # Only the text changes from delta to delta, so that the rest of each chunk is encoded once for a part.
         before, after = delta.split(b'"?"')
         return self._delta + before, after + self._delta_tail
 
@@ -109,10 +109,21 @@ class ChatStreamEncoder:
                 self._open_delta = self._around(b'{"content":"?"}')
             case Reasoning():
                 self._open_delta = self._around(b'{"reasoning_content":"?"}')
-            case ModelRefusal():
+            case RefusalPart():
                 self._open_delta = self._around(b'{"refusal":"?"}')
+            case ToolCall(executor="client") if self._legacy:
+                self._calls += 1
+                if self._calls > 0:  # `function_call` has room for one call; the others are left out
+                    self._open_delta = (b"", b"")
+                    return b""
+                self._open_delta = self._around(b'{"function_call":{"arguments":"?"}}')
+                return self._chunk({"function_call": {"name": part.name, "arguments": ""}})
             case ToolCall(executor="client"):
-                return self._begin_call(part)
+                self._calls += 1
+                index = str(self._calls).encode()
+                field = b'"custom":{"input":"?"}' if part.freeform else b'"function":{"arguments":"?"}'
+                self._open_delta = self._around(b'{"tool_calls":[{"index":' + index + b"," + field + b"}]}")
+                return self._chunk({"tool_calls": [{"index": self._calls, **write_call(part)}]})
             case Media():
                 self._open_delta = (b"", b"")
                 return self._chunk({"images": [_image(part)]})
@@ -120,18 +131,8 @@ class ChatStreamEncoder:
                 self._open_delta = (b"", b"")
         return b""
 
-    def _begin_call(self, call: ToolCall) -> bytes:
-        self._calls += 1
-        if self._legacy:
-            self._open_delta = self._around(b'{"function_call":{"arguments":"?"}}') if self._calls == 0 else (b"", b"")
-            return self._chunk({"function_call": {"name": call.name, "arguments": ""}}) if self._calls == 0 else b""
-        start = {"index": self._calls, **write_call(call)}
-        index = str(self._calls).encode()
-        field = b'"custom":{"input":"?"}' if call.freeform else b'"function":{"arguments":"?"}'
-        self._open_delta = self._around(b'{"tool_calls":[{"index":' + index + b"," + field + b"}]}")
-        return self._chunk({"tool_calls": [start]})
-
     def _end(self, part: Part) -> bytes:
+        # Positions of citations count from the start of the message: the text that has just ended is not included yet.
         start = self._details.characters
         entry = self._details.encode(part)
         if type(part) is not Text:
@@ -143,11 +144,12 @@ class ChatStreamEncoder:
         choice = {"index": 0, "delta": delta, **_logprobs((part,)), "finish_reason": None}
         return self._head + encode(choice) + self._tail
 
-    def _finish(self, finish: Finish) -> bytes:
+    def _finish(self, finish: RunEnd) -> bytes:
         reason = write_reason(finish.reason)
         if self._legacy and reason == "tool_calls":
             reason = "function_call"
         fields = b""
+        # What only Chat upstreams send, such as audio or lists of sources, passes through to Chat clients.
         if own := dict(finish.extra.get(NAME, {})):
             fields = self._chunk({"audio": own.pop("audio")}) if "audio" in own else b""
             fields += self._head + b"]," + encode(own)[1:] + b"\n\n" if own else b""
@@ -181,8 +183,10 @@ def encode_response(response: ModelResponse, request: ModelRequest, metadata: An
 
 def _annotations(part: Text, start: int) -> list[dict[str, Any]]:
     """Return the citations of web pages in a text that begins at this character of the message."""
-    found = []
-    for one in part.extra.get("openai_responses", {}).get("annotations") or () if part.extra else ():
+    # Citations of both OpenAI APIs are kept in the form of Responses; Chat nests the same fields once more.
+    found: list[dict[str, Any]] = []
+    kept = part.extra.get("openai_responses", {}).get("annotations") if part.extra else None
+    for one in kept if type(kept) is list else ():  # an upstream may send anything
         match one:
             case {"type": "url_citation"}:
                 fields = {name: value for name, value in one.items() if name != "type"}
@@ -202,17 +206,19 @@ def _logprobs(parts: tuple[Part, ...]) -> dict[str, Any]:
 def write_message(parts: tuple[Part, ...], legacy: bool = False) -> dict[str, Any]:
     """Return the assistant's message of these parts; content is null when there is none."""
     text = "".join([part.text for part in parts if type(part) is Text])
-    refusal = "".join([part.text for part in parts if type(part) is ModelRefusal])
+    refusal = "".join([part.text for part in parts if type(part) is RefusalPart])
     calls = [write_call(part, part.arguments) for part in parts if type(part) is ToolCall and part.executor == "client"]
     message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal or None}
     if not (text or refusal or calls):
-        message["content"] = ""
+        message["content"] = ""  # null is for answers that have only calls or a refusal
     reasoning = [part for part in parts if type(part) is Reasoning]
     if thoughts := "".join([part.text for part in reasoning]):
         message["reasoning_content"] = thoughts
+    # Signed reasoning must come back with the next request as it is now, or its upstream may reject the history.
     if any(part.signature and part.signature.dialect != NAME for part in reasoning):
         details = ReasoningDetailEncoder()
         message["reasoning_details"] = [entry for part in parts if (entry := details.encode(part))]
+    # The positions of a citation count from the start of the message, whose texts are joined.
     characters, annotations = 0, list[dict[str, Any]]()
     for part in parts:
         if type(part) is Text:
@@ -262,5 +268,6 @@ def encode_stream_error(error: ToolgateError) -> bytes:
 
 def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """Encode the body of an error response."""
+    # OpenAI has one type for most faults of the client, and one for all of the server.
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return encode({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})

@@ -1,4 +1,4 @@
-"""Define what decoders and encoders of the Chat dialect share: finish reasons and usage."""
+"""Define what decoders and encoders of the Chat dialect share: names of fields, finish reasons and usage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +8,10 @@ from toolgate.wire.fields import MAX_TOKENS, token_count
 
 NAME = "openai_chat"
 
+# The names under which vendors send the text of reasoning.
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+
+# OpenAI's reasons, and those of vendors and of other APIs that OpenAI-compatible servers send instead.
 _REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "eos": "stop",
@@ -39,6 +43,7 @@ def write_reason(reason: FinishReason) -> str:
     return "stop" if reason == "pause" else reason
 
 
+# Without these there is nothing but the two totals. DeepSeek reports cache hits in a field of its own.
 _DETAILS = frozenset({"prompt_tokens_details", "completion_tokens_details", "prompt_cache_hit_tokens"})
 
 
@@ -46,18 +51,18 @@ def read_usage(value: Any) -> Usage | None:
     """Decode the token counts; None if there are none."""
     if type(value) is not dict:
         return None
-    given, made = value.get("prompt_tokens"), value.get("completion_tokens")
+    input, output = value.get("prompt_tokens"), value.get("completion_tokens")
     # Most often both counts are valid, which one comparison shows; otherwise each is checked.
-    if type(given) is not int or type(made) is not int or given < 0 or made < 0 or given + made > MAX_TOKENS:
-        given, made = token_count(given), token_count(made)
-        if given is None and made is None:
+    if type(input) is not int or type(output) is not int or input < 0 or output < 0 or input + output > MAX_TOKENS:
+        input, output = token_count(input), token_count(output)
+        if input is None and output is None:
             return None
     if _DETAILS.isdisjoint(value):
-        return Usage(given or 0, made or 0)
+        return Usage(input or 0, output or 0)
     prompt, completion = _mapping(value, "prompt_tokens_details"), _mapping(value, "completion_tokens_details")
     return Usage(
-        input=given or 0,
-        output=made or 0,
+        input=input or 0,
+        output=output or 0,
         cache_read=_count(prompt.get("cached_tokens") or value.get("prompt_cache_hit_tokens")),
         cache_write=_count(prompt.get("cache_write_tokens") or prompt.get("cache_creation_tokens")),
         reasoning=_count(completion.get("reasoning_tokens")),

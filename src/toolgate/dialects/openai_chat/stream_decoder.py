@@ -1,7 +1,7 @@
 """Decode Chat streams.
 
 OpenAI-compatible servers agree on little here. `ToolCallDeltaCorrelator` finds the call that a delta belongs to,
-`shared_codec.py` has the vendors' finish reasons, and `fragment_assembler.py` makes parts of the fragments.
+`shared_codec.py` has the vendors' finish reasons, and `event_assembler.py` makes parts of the fragments.
 """
 
 from collections import defaultdict
@@ -11,19 +11,17 @@ from typing import Any
 from toolgate.conversation.arguments import arguments_text
 from toolgate.conversation.data_urls import media_from_url
 from toolgate.conversation.errors import InvalidUpstreamAnswer
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import FinishReason, StepEvent, Usage
-from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, ReasoningSignature
-from toolgate.dialects.openai_chat.plain_text import decode_text_chunk
-from toolgate.dialects.openai_chat.shared_codec import NAME, read_reason, read_usage
+from toolgate.dialects.openai_chat.plain_text_fast_path import decode_text_chunk
+from toolgate.dialects.openai_chat.shared_codec import NAME, REASONING_FIELDS, read_reason, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
+# Fields of a chunk in which some vendors list what the model has read.
 SOURCES = ("citations", "search_results")
-"""Fields of a chunk in which some vendors list what the model has read."""
-
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 
 
 class ToolCallDeltaCorrelator:
@@ -64,14 +62,17 @@ class ToolCallDeltaCorrelator:
     def _find(self, id: str | None, index: int | None, name: str) -> int | None:
         indexed = self._by_index.get(index) if index is not None else None
         if id:
+            # Where id and index belong to different calls, the index decides below.
             if id in self._by_id and (indexed is None or self._by_id[id] == indexed):
                 known = self._by_id[id]
                 return None if self._is_another(known, name) else known
+            # An id that is new, or another call's: with a second name it begins a call, else the index has the call.
             return indexed if indexed is not None and not (name and self._names[indexed]) else None
         if indexed is not None:
             return None if self._is_another(indexed, name) else indexed
         if index is not None or not self._names:
             return None
+        # Neither id nor index: whole calls one after another, or more of the last one.
         return None if name and self._names[-1] else len(self._names) - 1
 
     def _is_another(self, number: int, name: str) -> bool:
@@ -99,17 +100,16 @@ class ChatStreamDecoder:
     def __init__(self, tools: Collection[str], joined: bool = True) -> None:
         self.done = False
         self._joined = joined
-        self._parts = FragmentAssembler(tools)
-        self._calls: defaultdict[int, ToolCallDeltaCorrelator] = defaultdict(
-            ToolCallDeltaCorrelator
-        )  # by the choice that holds the call
+        self._parts = EventAssembler(tools)
+        # by the choice that holds the call
+        self._calls: defaultdict[int, ToolCallDeltaCorrelator] = defaultdict(ToolCallDeltaCorrelator)
         self._reason: FinishReason | None = None
         self.usage: Usage | None = None
         self._citations: list[dict[str, Any]] = []
         self._rest: dict[str, Any] = {}  # what only Chat clients can be given
         self._only_text: bool | None = None  # whether all chunks after the first are plain; None before the first
 
-    def feed(self, frame: StreamFrame) -> list[StepEvent]:
+    def feed(self, frame: ReceivedStreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
         data = frame.data.strip()
         if not data:
@@ -119,6 +119,7 @@ class ChatStreamDecoder:
         if self._only_text and frame.event is None and (plain := decode_text_chunk(data)) is not None:
             self._parts.text(plain.choices[0].delta.content)
             return self._parts.take()
+        # The first chunk has the role, so it is not tried; the first other one that is not plain ends the attempts.
         self._only_text = self._only_text is None
         chunk = decode_event(data)
         if type(chunk) is not dict:
@@ -141,13 +142,23 @@ class ChatStreamDecoder:
             if chunk.get(name):
                 self._rest[name] = chunk[name]
         for choice in chunk.get("choices") or ():
-            index = choice.get("index")
-            if not index:
-                self._choice(choice)
-            # Some servers put each parallel call into a choice of its own, though one choice was requested.
-            elif self._joined and type(delta := choice.get("delta")) is dict:
-                for entry in delta.get("tool_calls") or ():
-                    self._call(entry, index)
+            index, delta = choice.get("index"), choice.get("delta")
+            if index:
+                # Some servers put each parallel call into a choice of its own, though one choice was requested.
+                if self._joined and type(delta) is dict:
+                    for entry in delta.get("tool_calls") or ():
+                        self._call(entry, index)
+                continue
+            if type(delta) is dict:
+                self._delta(delta)
+            if type(logprobs := choice.get("logprobs")) is dict:
+                self._parts.logprobs(logprobs.get("content"))
+            reason = choice.get("finish_reason")
+            if reason == "error":
+                raise decode_error_object(choice.get("error") or "The upstream failed while answering.")
+            if reason and self._reason is None:
+                self._reason = read_reason(str(reason))
+                self._parts.flush(cut=self._reason in ("length", "content_filter"))
         return self._parts.take()
 
     def end(self) -> list[StepEvent]:
@@ -155,31 +166,20 @@ class ChatStreamDecoder:
         return [] if self.done else self._finish()
 
     def _finish(self) -> list[StepEvent]:
+        # `[DONE]` alone does not say that the answer is complete: it also follows one that broke off.
         if self._reason is None:
             raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         self.done = True
         self._parts.end(self._reason, self.usage, extra={NAME: self._rest} if self._rest else NO_EXTRA)
         return self._parts.take()
 
-    def _choice(self, choice: dict[str, Any]) -> None:
-        delta = choice.get("delta")
-        if type(delta) is dict:
-            self._delta(delta)
-        if type(logprobs := choice.get("logprobs")) is dict:
-            self._parts.logprobs(logprobs.get("content"))
-        reason = choice.get("finish_reason")
-        if reason == "error":
-            raise decode_error_object(choice.get("error") or "The upstream failed while answering.")
-        if reason and self._reason is None:
-            self._reason = read_reason(str(reason))
-            self._parts.flush(cut=self._reason in ("length", "content_filter"))
-
     def _delta(self, delta: dict[str, Any]) -> None:
         parts, content = self._parts, delta.get("content")
         if len(delta) == 1 and type(content) is str:  # most chunks
             parts.text(content)
             return
-        for field in _REASONING_FIELDS:
+        # One field of each delta is read, as some servers send the same text under two of these names.
+        for field in REASONING_FIELDS:
             if type(delta.get(field)) is str and delta[field]:
                 parts.reasoning(delta[field])
                 parts.sign(ReasoningSignature(NAME, {"field": field}))
@@ -201,6 +201,7 @@ class ChatStreamDecoder:
                 case {"image_url": {"url": str(url)}}:
                     parts.whole(media_from_url("image", url, NO_EXTRA))
         if type(audio := delta.get("audio")) is dict:
+            # Clients of other dialects read the transcript; Chat clients get the sound itself at the end, in one piece.
             parts.text(arguments_text(audio.get("transcript")))
             known = self._rest.setdefault("audio", {})
             for name, value in audio.items():
@@ -228,6 +229,7 @@ class ChatStreamDecoder:
         freeform = type(entry.get("custom")) is dict
         function = entry.get("custom") if freeform else entry.get("function")
         function = function if type(function) is dict else {}
+        # Gemini's API puts the signature of a thought here, and rejects the history if the call comes back without it.
         extra: Extra = {NAME: {"extra_content": entry["extra_content"]}} if entry.get("extra_content") else NO_EXTRA
         if extra:  # a client of another dialect can keep these fields only as reasoning before the call
             self._parts.whole(Reasoning("", ReasoningSignature(NAME, {"next_call": extra[NAME]})))

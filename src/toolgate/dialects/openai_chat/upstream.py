@@ -17,19 +17,18 @@ from toolgate.conversation.request import (
     ModelRequest,
     OptionalSettingsEncoder,
     RequestSettings,
-    StructuredOutputFormat,
     ToolChoice,
     ToolDef,
     effort_of,
 )
-from toolgate.conversation.tool_memoization import MemoizedTools, cached_by_tools, tool_names
+from toolgate.conversation.tool_definition_cache import MemoizedTools, cached_by_tools, tool_names
 from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.openai_chat.encode_messages import encode_messages
-from toolgate.dialects.openai_chat.relay import ChatRelay
+from toolgate.dialects.openai_chat.relay import ChatStreamRelay
 from toolgate.dialects.openai_chat.repair_response import repair_response
 from toolgate.dialects.openai_chat.shared_codec import NAME, read_usage
 from toolgate.dialects.openai_chat.stream_decoder import ChatStreamDecoder
-from toolgate.dialects.upstream_errors import decode_error_response
+from toolgate.dialects.upstream_errors import decode_error_object, decode_error_response
 from toolgate.wire.jsontext import encode
 
 __all__ = [
@@ -44,6 +43,7 @@ __all__ = [
     "usage_of",
 ]
 
+# OpenAI allows a function without `parameters`; some other servers reject it.
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
 _RARE_SETTINGS = OptionalSettingsEncoder(
     top_k="top_k",
@@ -74,7 +74,7 @@ def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
 
 def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
     """Return a relay for the streamed answer to this request."""
-    return ChatRelay(request, metadata)
+    return ChatStreamRelay(request, metadata)
 
 
 def usage_of(body: Any) -> Usage | None:
@@ -85,7 +85,17 @@ def usage_of(body: Any) -> Usage | None:
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     """Decode a whole answer, as if its choices were streamed in one chunk."""
     decoder = ChatStreamDecoder(tool_names(request.tools), request.settings.choices == 1)
-    return fold([*decoder.read(_as_chunk(body)), *decoder.end()])
+    if type(body) is dict and body.get("error"):
+        raise decode_error_object(body["error"])  # some servers send an error with status 200
+    choices = body.get("choices") if type(body) is dict else None
+    if type(choices) is not list or not choices or type(choices[0]) is not dict:
+        raise InvalidUpstreamAnswer("The upstream's answer holds no choices.")
+    streamed = []
+    # Counted here, because servers leave out the index or repeat it.
+    for number, choice in enumerate([choice for choice in choices if type(choice) is dict]):
+        message = choice.get("message")
+        streamed.append({**choice, "index": number, "delta": message if type(message) is dict else {}})
+    return fold([*decoder.read({**body, "choices": streamed}), *decoder.end()])
 
 
 def relay_response(
@@ -98,19 +108,6 @@ def relay_response(
 def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
     """Decode an error response."""
     return decode_error_response(status, headers, body)
-
-
-def _as_chunk(body: Any) -> dict[str, Any]:
-    choices = body.get("choices") if type(body) is dict else None
-    if type(body) is dict and body.get("error"):
-        return body
-    if type(choices) is not list or not choices or type(choices[0]) is not dict:
-        raise InvalidUpstreamAnswer("The upstream's answer holds no choices.")
-    streamed = []
-    for number, choice in enumerate([choice for choice in choices if type(choice) is dict]):
-        message = choice.get("message")
-        streamed.append({**choice, "index": number, "delta": message if type(message) is dict else {}})
-    return {**body, "choices": streamed}
 
 
 def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -130,49 +127,47 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
         body["stream"] = True
         if quirks.usage_in_streams:
             body["stream_options"] = {"include_usage": True}
-    own = request.extra.get(NAME, {})
-    if own:
-        body |= _own_fields(own, body, quirks)
+    if own := request.extra.get(NAME):
+        fields = {name: value for name, value in own.items() if name != "legacy_functions"}
+        # The limit keeps the name that the client used, unless the provider table has one.
+        newer = fields.pop("max_completion_tokens", None)
+        if newer is not None and quirks.max_tokens_field is None and "max_tokens" in body:
+            body["max_completion_tokens"] = body.pop("max_tokens")
+        # Our request for usage is added to the client's options.
+        if "stream_options" in fields and body.get("stream"):
+            fields["stream_options"] = {**(fields["stream_options"] or {}), **body.get("stream_options", {})}
+        body |= fields
     for field in quirks.unsupported:
         if body.pop(field, None) is not None:
             dropped.append(f"{field} is not supported by the upstream")
     return body, tuple(dropped)
 
 
-def _own_fields(own: Mapping[str, Any], body: dict[str, Any], quirks: Quirks) -> dict[str, Any]:
-    """Return the unread fields of a Chat client's request, merged with those that are encoded here."""
-    fields = {name: value for name, value in own.items() if name != "legacy_functions"}
-    newer = fields.pop("max_completion_tokens", None)
-    if newer is not None and quirks.max_tokens_field is None and "max_tokens" in body:
-        body["max_completion_tokens"] = body.pop("max_tokens")  # the client's field, unless the provider table has one
-    if "stream_options" in fields and body.get("stream"):
-        fields["stream_options"] = {**(fields["stream_options"] or {}), **body.get("stream_options", {})}
-    return fields
-
-
 @cached_by_tools
 def _write_tools(tools: tuple[ToolDef, ...]) -> tuple[list[Any] | Raw, tuple[str, ...]]:
     """Encode the tools, and list what cannot be expressed; those of a `MemoizedTools` are encoded to JSON once."""
     dropped: list[str] = []
-    written = [entry for tool in tools if (entry := _tool(tool, dropped))]
+    written: list[dict[str, Any]] = []
+    for tool in tools:
+        if tool.kind == "hosted":
+            dropped.append(f"the hosted tool {tool.name!r} is known to its own API only")
+            continue
+        if tool.kind == "freeform":
+            fields = {"name": tool.name, "description": tool.description, "format": tool.format}
+            custom = {name: value for name, value in fields.items() if value is not None}
+            written.append({"type": "custom", "custom": custom})
+            continue
+        own = dict(tool.extra.get(NAME, {}))
+        function: dict[str, Any] = {"name": tool.name, **own.pop("function", {})}
+        if tool.description is not None:
+            function["description"] = tool.description
+        function["parameters"] = tool.input_schema if tool.input_schema is not None else _EMPTY_SCHEMA
+        # Left out if it was not given: some servers reject `null`.
+        if tool.strict is not None:
+            function["strict"] = tool.strict
+        written.append({"type": "function", "function": function, **own})
+    # An empty list stays one: the caller asks whether there are tools, and some servers reject `"tools": []`.
     return Raw(encode(written)) if written and isinstance(tools, MemoizedTools) else written, tuple(dropped)
-
-
-def _tool(tool: ToolDef, dropped: list[str]) -> dict[str, Any] | None:
-    if tool.kind == "hosted":
-        dropped.append(f"the hosted tool {tool.name!r} is known to its own API only")
-        return None
-    if tool.kind == "freeform":
-        custom = {"name": tool.name, "description": tool.description, "format": tool.format}
-        return {"type": "custom", "custom": {name: value for name, value in custom.items() if value is not None}}
-    own = dict(tool.extra.get(NAME, {}))
-    function: dict[str, Any] = {"name": tool.name, **own.pop("function", {})}
-    if tool.description is not None:
-        function["description"] = tool.description
-    function["parameters"] = tool.input_schema if tool.input_schema is not None else _EMPTY_SCHEMA
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return {"type": "function", "function": function, **own}
 
 
 def _choice(choice: ToolChoice | None, tools: tuple[ToolDef, ...]) -> dict[str, Any]:
@@ -205,24 +200,25 @@ def _settings(settings: RequestSettings, quirks: Quirks, dropped: list[str]) -> 
         fields["top_p"] = settings.top_p
     if settings.stop:
         fields["stop"] = list(settings.stop)
-    if settings.output and (form := _output(settings.output, quirks, dropped)) is not None:
-        fields["response_format"] = form
+    if (output := settings.output) is not None:
+        if quirks.output_format == "none":
+            dropped.append("the upstream takes no output format")
+        elif output.schema is None:
+            fields["response_format"] = {"type": "json_object"}
+        elif quirks.output_format == "json":
+            dropped.append("the upstream takes no output schema: any JSON object was asked for")
+            fields["response_format"] = {"type": "json_object"}
+        else:
+            form: dict[str, Any] = {"name": output.name, "schema": output.schema}
+            if output.description is not None:
+                form["description"] = output.description
+            if output.strict is not None:
+                form["strict"] = output.strict
+            fields["response_format"] = {"type": "json_schema", "json_schema": form}
     if thinking and (effort := effort_of(thinking)) is not None:
         fields["reasoning_effort"] = effort
     if settings.choices > 1:
         fields["n"] = settings.choices
     if settings.top_logprobs is not None:
-        fields["logprobs"] = True
+        fields["logprobs"] = True  # Responses clients send only `top_logprobs`, which Chat rejects without this
     return fields
-
-
-def _output(output: StructuredOutputFormat, quirks: Quirks, dropped: list[str]) -> dict[str, Any] | None:
-    if quirks.output_format == "none":
-        dropped.append("the upstream takes no output format")
-        return None
-    if output.schema is None or quirks.output_format == "json":
-        if output.schema is not None:
-            dropped.append("the upstream takes no output schema: any JSON object was asked for")
-        return {"type": "json_object"}
-    schema = {"name": output.name, "schema": output.schema, "description": output.description, "strict": output.strict}
-    return {"type": "json_schema", "json_schema": {name: value for name, value in schema.items() if value is not None}}

@@ -4,20 +4,19 @@ Items are sent without ids: the upstream stores nothing for us, and would look u
 sent back only with its own signature; reasoning of another dialect, or without a signature, is left out.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.arguments import arguments_object_text
 from toolgate.conversation.data_urls import data_url
 from toolgate.conversation.message import (
     REASONING_DROPPED,
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -38,30 +37,31 @@ class InputItemEncoder:
         self._same_dialect = request.dialect == NAME
         self._quirks = quirks
         self._dropped = dropped
-        self._freeform: set[str] = set()
+        self._freeform: set[str] = set()  # ids of calls whose results have another type
 
     def items(self, messages: tuple[Message, ...]) -> list[dict[str, Any]]:
         """Encode all messages; a leading system message of another dialect becomes the instructions."""
+        # Only text can be instructions. A client of this dialect has chosen itself between them and a message.
         first = messages[0] if messages and messages[0].role == "system" else None
         if first is not None:
             only_text = all(isinstance(part, Text) for part in first.parts) and bool(plain_text(first.parts))
             if is_instructions(first) if self._same_dialect else only_text:
                 self.instructions = "\n\n".join([part.text for part in first.parts if isinstance(part, Text)])
                 messages = messages[1:]
-        return [item for message in messages for item in self._items(message)]
-
-    def _items(self, message: Message) -> Iterator[dict[str, Any]]:
-        own = {name: value for name, value in message.extra.get(NAME, {}).items() if name != "instructions"}
-        match message.role:
-            case "system":
-                role = own.pop("role", self._quirks.system_role)
-                yield {"type": "message", "role": role, "content": self._content(message.parts), **own}
-            case "user":
-                yield {"type": "message", "role": "user", "content": self._content(message.parts), **own}
-            case "assistant":
-                yield from self._turn(message.parts)
-            case "tool":
-                yield from [self._result(part, own) for part in message.parts if isinstance(part, ToolResult)]
+        items: list[dict[str, Any]] = []
+        for message in messages:
+            own = {name: value for name, value in message.extra.get(NAME, {}).items() if name != "instructions"}
+            match message.role:
+                case "system":
+                    role = own.pop("role", self._quirks.system_role)
+                    items.append({"type": "message", "role": role, "content": self._content(message.parts), **own})
+                case "user":
+                    items.append({"type": "message", "role": "user", "content": self._content(message.parts), **own})
+                case "assistant":
+                    items += self._turn(message.parts)
+                case "tool":
+                    items += [self._result(part, own) for part in message.parts if isinstance(part, ToolResult)]
+        return items
 
     def _content(self, parts: tuple[Part, ...]) -> str | list[dict[str, Any]]:
         if len(parts) == 1 and type(part := parts[0]) is Text and NAME not in part.extra:
@@ -72,10 +72,13 @@ class InputItemEncoder:
         match part:
             case Text(text):
                 own = part.extra.get(NAME, {})
-                return dict(own["part"]) if "part" in own else {"type": "input_text", "text": text, **own}
+                # A part of an unknown type in a tool's output, which is text for all other dialects.
+                if "part" in own:
+                    return dict(own["part"])
+                return {"type": "input_text", "text": text, **own}
             case Media():
                 return self._media(part)
-            case ModelRefusal(text):
+            case RefusalPart(text):
                 return {"type": "input_text", "text": text}
             case Opaque(dialect, value) if dialect == NAME:
                 return dict(value)
@@ -100,7 +103,7 @@ class InputItemEncoder:
             form = {"audio/mpeg": "mp3"}.get(part.mime or "", (part.mime or "audio/wav").rpartition("/")[2])
             return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}, **own}
         if part.kind == "file" and (part.file_id or inline or part.url):
-            name = part.name or ("document.pdf" if inline else None)
+            name = part.name or ("document.pdf" if inline else None)  # inline bytes are rejected without a name
             file = {"filename": name, "file_id": part.file_id, "file_data": inline, "file_url": part.url}
             return {"type": "input_file", **{name: value for name, value in file.items() if value}, **own}
         self._dropped.append(
@@ -113,7 +116,7 @@ class InputItemEncoder:
         items: list[dict[str, Any]] = []
         for part in parts:
             match part:
-                case Text() | ModelRefusal():
+                case Text() | RefusalPart():
                     self._add_text(part, items)
                 case ToolCall():
                     items.append(self._call(part))
@@ -128,17 +131,26 @@ class InputItemEncoder:
                     items.append({"type": "image_generation_call", **part.extra[NAME], "result": part.data})
                 case _:
                     self._drop(part)
-        return [_simplify(item) for item in items]
+        for item in items:
+            match item:
+                # One plain text becomes a string: some servers take no list from the assistant.
+                case {
+                    "type": "message",
+                    "content": [{"type": "output_text", "annotations": [], "text": str(text), **rest}],
+                } if not rest:
+                    item["content"] = text
+        return items
 
-    def _add_text(self, part: Text | ModelRefusal, items: list[dict[str, Any]]) -> None:
-        if not part.text:
+    def _add_text(self, part: Text | RefusalPart, items: list[dict[str, Any]]) -> None:
+        if not part.text:  # upstreams reject an empty message of the assistant
             return
         own = dict(part.extra.get(NAME, {}))
         message, continues = own.pop("message", {}), own.pop("continues", False)
-        if isinstance(part, ModelRefusal):
+        if isinstance(part, RefusalPart):
             entry: dict[str, Any] = {"type": "refusal", "refusal": part.text, **own}
         else:
             entry = {"type": "output_text", "text": part.text, "annotations": [], **own}
+        # Parts of one message become one again; what stood between them may have been left out on the way.
         if continues and items and items[-1]["type"] == "message":
             items[-1]["content"].append(entry)
         else:
@@ -156,8 +168,8 @@ class InputItemEncoder:
         return {**item, **call.extra.get(NAME, {})}
 
     def _call_id(self, id: str) -> str:
-        id, pattern = ids.original_id(id), self._quirks.call_id_pattern
-        return ids.fit_id(id, pattern) if pattern else id
+        id, pattern = call_ids.original_id(id), self._quirks.call_id_pattern
+        return call_ids.fit_id(id, pattern) if pattern else id
 
     def _result(self, result: ToolResult, own: dict[str, Any]) -> dict[str, Any]:
         kind = "custom_tool_call_output" if result.call_id in self._freeform else "function_call_output"
@@ -170,15 +182,3 @@ class InputItemEncoder:
         else:
             output = [entry for part in content if (entry := self._part(part))]
         return {"type": kind, "call_id": self._call_id(result.call_id), "output": output, **own}
-
-
-def _simplify(item: dict[str, Any]) -> dict[str, Any]:
-    """Turn the content of a message with one plain text into a string: some servers take no list from the assistant."""
-    match item:
-        case {
-            "type": "message",
-            "content": [{"type": "output_text", "annotations": [], "text": str(text), **rest}],
-        } if not rest:
-            return {**item, "content": text}
-        case _:
-            return item

@@ -4,6 +4,7 @@ The items of one assistant turn (its messages, calls, reasoning and others) beco
 An item of an unknown kind stays complete in its place, for this dialect only.
 """
 
+from types import NoneType
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,10 +16,10 @@ from toolgate.conversation.message import (
     Extra,
     Media,
     Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -60,8 +61,9 @@ class InputItemDecoder:
     def decode(self, fields: Fields) -> None:
         """Decode one item."""
         whole = dict(fields.rest)
-        if is_withdrawn(whole):
+        if is_withdrawn(whole):  # an item that was withdrawn after a crash has nothing in it
             return
+        # Clients leave out the type of messages, as the API allows; a bare id refers to a stored item.
         kind = fields.text("type") or ("message" if "role" in whole else "item_reference")
         match kind:
             case "message":
@@ -76,8 +78,11 @@ class InputItemDecoder:
                 self._gateway_call(fields)
             case "mcp_approval_request" if whole.get("server_label") == SERVER_LABEL:
                 self._approval_request(fields)
-            case "mcp_approval_response" if fields.text("approval_request_id") in self._calls_by_approval:
-                self._approval_response(Fields(whole, fields.path))
+            case "mcp_approval_response" if (id := fields.text("approval_request_id")) in self._calls_by_approval:
+                approve = fields.flag("approve")
+                if approve is None:
+                    raise InvalidRequest(f"{fields.at('approve')} is required.", param=fields.at("approve"))
+                self._decisions[id] = ApprovalResponse(id, approve, fields.text("reason"))
             case "image_generation_call" if type(whole.get("result")) is str:
                 self._turn.append(read_image(whole))
             case "item_reference" if not whole.get("id"):
@@ -108,7 +113,16 @@ class InputItemDecoder:
         own = _own_fields(fields)
         match role:
             case "assistant":
-                self._turn += _mark_parts(parts, own)
+                # The parts are marked, so that they become one message again: the first has its other fields.
+                marked: list[Part] = []
+                for part in parts:
+                    if part == Text(""):
+                        continue
+                    mark = {"continues": True} if marked else message_mark(own)
+                    if mark and isinstance(part, (Text, RefusalPart)):
+                        part = replace(part, extra={NAME: {**part.extra.get(NAME, {}), **mark}})
+                    marked.append(part)
+                self._turn += marked
             case "user":
                 self._append(Message("user", parts, own_extra(own)))
             case "system" | "developer":
@@ -122,7 +136,7 @@ class InputItemDecoder:
     def _call(self, fields: Fields, freeform: bool) -> None:
         call_id, item_id = fields.text("call_id"), fields.text("id")
         if not call_id and not item_id:
-            fields.required_text("call_id")
+            fields.required_text("call_id")  # raises
         id, name = call_id or item_id or "", fields.required_text("name")
         arguments = arguments_text(fields.raw("input" if freeform else "arguments"))
         complete = fields.raw("status") != "incomplete"
@@ -132,6 +146,8 @@ class InputItemDecoder:
         if item_id:
             self._calls_by_item[item_id] = id
         own = own_extra({name: value for name, value in fields.rest.items() if value is not None})
+        if type(fields.rest.get("namespace")) not in (str, NoneType):  # it is part of the tool's name
+            raise fields.wrong("namespace", "a string")
         self._turn.append(ToolCall(id, name, arguments, freeform=freeform, complete=complete, extra=own))
 
     def _result(self, fields: Fields) -> None:
@@ -155,6 +171,7 @@ class InputItemDecoder:
         """Decode a call that the gateway ran in an earlier answer, with its result."""
         id = call_ids_of(fields.required_text("id"))[:1] or (fields.path,)
         name, arguments = fields.required_text("name"), arguments_text(fields.raw("arguments")).strip() or NO_ARGUMENTS
+        # A call that needed approval is already in the turn, by its request; that it ran settles the decision.
         approval = fields.text("approval_request_id")
         if approval is None or self._calls_by_approval.get(approval) != id[0]:
             self._turn.append(ToolCall(id[0], name, arguments, executor="gateway"))
@@ -173,16 +190,10 @@ class InputItemDecoder:
     def _approval_request(self, fields: Fields) -> None:
         """Decode a call that waits for approval: until it is run it ends its turn without a result."""
         id, name = fields.required_text("id"), fields.required_text("name")
-        call_id = "call_" + id.partition("_")[2]
+        call_id = "call_" + id.partition("_")[2]  # our ids of both end alike
         self._calls_by_approval[id] = call_id
         arguments = arguments_text(fields.raw("arguments")).strip() or NO_ARGUMENTS
         self._turn.append(ToolCall(call_id, name, arguments, executor="gateway", approval=id))
-
-    def _approval_response(self, fields: Fields) -> None:
-        id, approve = fields.required_text("approval_request_id"), fields.flag("approve")
-        if approve is None:
-            raise InvalidRequest(f"{fields.at('approve')} is required.", param=fields.at("approve"))
-        self._decisions[id] = ApprovalResponse(id, approve, fields.text("reason"))
 
 
 def read_content(fields: Fields, name: str) -> tuple[Part, ...]:
@@ -207,7 +218,7 @@ def read_output(fields: Fields) -> tuple[Text | Media, ...]:
         match part:
             case Text() | Media():
                 content.append(part)
-            case ModelRefusal(text):
+            case RefusalPart(text):
                 content.append(Text(text))
             case Opaque(value=whole):
                 content.append(Text(encode(whole).decode(), {NAME: {"part": whole}}))
@@ -222,20 +233,6 @@ def read_image(item: dict[str, Any]) -> Media:
     return Media("image", mime, item["result"], extra={NAME: beside})
 
 
-def _mark_parts(parts: tuple[Part, ...], own: dict[str, Any]) -> list[Part]:
-    """Mark the parts of one message of the assistant, so that they become one again: the first has its other fields."""
-    marked: list[Part] = []
-    for part in parts:
-        if part == Text(""):
-            continue
-        if isinstance(part, (Text, ModelRefusal)):
-            mark = message_mark(own) if not marked else {"continues": True}
-            if mark:
-                part = replace(part, extra={NAME: {**part.extra.get(NAME, {}), **mark}})
-        marked.append(part)
-    return marked
-
-
 def message_mark(own: dict[str, Any]) -> dict[str, Any]:
     """Return the mark by which the first part of a message keeps the other fields of the message."""
     return {"message": own} if own else {}
@@ -247,11 +244,25 @@ def _part(fields: Fields) -> Part:
         case "input_text" | "output_text" | "text":
             return Text(fields.text("text") or "", part_extra(fields.rest))
         case "refusal":
-            return ModelRefusal(fields.text("refusal") or "", own_extra(fields.rest))
+            return RefusalPart(fields.text("refusal") or "", own_extra(fields.rest))
         case "input_image":
-            return _image(fields)
+            image = fields.raw("image_url")
+            if type(image) is dict:
+                image = image.get("url")  # the form of Chat Completions
+            file_id, detail = fields.text("file_id"), fields.text("detail")
+            if type(image) is str and image:
+                return replace(media_from_url("image", image, part_extra(fields.rest)), detail=detail)
+            if not file_id:
+                message = f"{fields.at('image_url')} or {fields.at('file_id')} is required."
+                raise InvalidRequest(message, param=fields.at("image_url"))
+            return Media("image", file_id=file_id, extra=part_extra(fields.rest), detail=detail)
         case "input_file":
-            return _file(fields)
+            name, file_id, url = fields.text("filename"), fields.text("file_id"), fields.text("file_url")
+            file, extra = fields.text("file_data"), part_extra(fields.rest)
+            if file is not None and file.startswith("data:"):
+                return replace(media_from_url("file", file, extra), file_id=file_id, name=name)
+            # The API has a data URL; bare base64 is taken for a PDF.
+            return Media("file", "application/pdf" if file else None, file, url, file_id, name, extra)
         case "input_audio" if type(whole.get("input_audio")) is dict:
             audio = Fields(fields.raw("input_audio"), fields.at("input_audio"))
             data, form = audio.required_text("data"), audio.text("format") or "wav"
@@ -267,32 +278,11 @@ def part_extra(rest: dict[str, Any]) -> Extra:
     return own_extra({name: value for name, value in rest.items() if value not in (None, [])})
 
 
-def _image(fields: Fields) -> Media:
-    url = fields.raw("image_url")
-    if type(url) is dict:
-        url = url.get("url")  # the form of Chat Completions
-    file_id, detail = fields.text("file_id"), fields.text("detail")
-    if type(url) is str and url:
-        return replace(media_from_url("image", url, part_extra(fields.rest)), detail=detail)
-    if not file_id:
-        raise InvalidRequest(
-            f"{fields.at('image_url')} or {fields.at('file_id')} is required.", param=fields.at("image_url")
-        )
-    return Media("image", file_id=file_id, extra=part_extra(fields.rest), detail=detail)
-
-
-def _file(fields: Fields) -> Media:
-    name, file_id, url = fields.text("filename"), fields.text("file_id"), fields.text("file_url")
-    data, extra = fields.text("file_data"), part_extra(fields.rest)
-    if data is not None and data.startswith("data:"):
-        return replace(media_from_url("file", data, extra), file_id=file_id, name=name)
-    return Media("file", "application/pdf" if data else None, data, url, file_id, name, extra)
-
-
 def _reasoning(whole: dict[str, Any], fields: Fields) -> Reasoning:
     for name in ("summary", "content"):
         if whole.get(name) is not None and type(whole[name]) is not list:
             raise fields.wrong(name, "a list")
+    # A signature of another dialect reaches a Responses client in an envelope, as encrypted content.
     encrypted, reasoning = whole.get("encrypted_content"), read_reasoning(whole)
     if type(encrypted) is str and (signature := unwrap_signature(encrypted)):
         return Reasoning(reasoning.text, signature)

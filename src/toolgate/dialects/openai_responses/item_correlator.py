@@ -8,12 +8,13 @@ or `output_item.done`, or send one of them twice. An item is found by its index 
 from typing import Any
 
 from toolgate.conversation.arguments import ArgumentTextNormalizer
+from toolgate.conversation.call_ids import new_call_id
 from toolgate.conversation.errors import InvalidUpstreamAnswer
-from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.surrogates import SurrogateJoiner
 from toolgate.dialects.openai_responses.shared_codec import new_item_id
 
 CALLS = frozenset({"function_call", "custom_tool_call"})
+# The type of item that an event belongs to, such as "response.output_text.delta" to a message.
 _ITEM_TYPES = {
     f"response.{name}.{verb}": kind
     for kind, names in {
@@ -110,6 +111,7 @@ class ItemCorrelator:
         if item is not None and item.kind == type:
             return item
         item = self._by_place.get((index, type))
+        # Without an index, items come one after another, so the event belongs to the last of its type.
         if item is None and index is None:
             item = next((one for one in reversed(self.items) if one.kind == type), None)
         if item is None:
@@ -123,6 +125,7 @@ class ItemCorrelator:
         value, index = item_of(event), event.get("output_index")
         item = self._by_place.get((index, value["type"]))
         if item is None or item.over or _is_another(item, value):
+            # The index is of no use: it is missing, or the same for every item.
             item = self._by_call.get(value.get("call_id") or "") or self._by_id.get(value.get("id") or "")
             if item is None or item.kind != value["type"] or (item.over and item.index != index):
                 item = self._new(value["type"])
@@ -154,6 +157,7 @@ class ItemCorrelator:
 
     def _update(self, item: UpstreamOutputItem, event: dict[str, Any], value: dict[str, Any]) -> None:
         id, call_id = value.get("id"), value.get("call_id")
+        # The id under which the client got to know the item stays, whatever later events have.
         if not item.announced and type(id) is str and id:
             item.id = id
             self._by_id[id] = item

@@ -5,7 +5,7 @@ the model is asked again: such an item is withdrawn, which is encoded by ending 
 every item that was begun ends, none has two indexes, and the final response holds nothing but what is stored.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from toolgate.conversation.message import Message, Opaque, Part, ToolCall, ToolR
 from toolgate.dialects.openai_responses.shared_codec import NAME, call_item_id
 from toolgate.wire.jsontext import decode
 
+# Frames are recognised by their first line, because decoding the JSON of every delta would take long.
 _ADDED = b"event: response.output_item.added\n"
 _DONE = b"event: response.output_item.done\n"
 _CONTENT_FIELDS = ("content", "summary", "arguments", "input", "result", "encrypted_content", "output", "error")
@@ -65,10 +66,23 @@ def read_sent_items(frames: Sequence[bytes], cut: int, messages: Sequence[Messag
     """Read the items of the frames; `messages` are the stored ones of the run."""
     parts = [part for message in messages for part in message.parts]
     calls = {call_item_id("mcp_call", part.id): part for part in parts if _is_gateway_call(part)}
-    last_part = next((part for part in reversed(parts) if _is_model_output(part)), None)
+    last_part: Part | None = None
+    for part in parts:
+        hidden = isinstance(part, Opaque) and part.dialect != NAME  # only its own dialect has a form for it
+        if not (hidden or isinstance(part, ToolResult) or _is_gateway_call(part)):
+            last_part = part
+    items: dict[int, ItemSentBeforeCrash] = {}
+    for number, frame in enumerate(frames):
+        if frame.startswith((_ADDED, _DONE)):
+            event = decode(frame.partition(b"\ndata: ")[2])
+            index, done = event["output_index"], frame.startswith(_DONE)
+            first = items[index].number if index in items else number
+            items[index] = ItemSentBeforeCrash(index, event["item"], first, done)
     kept: list[ItemSentBeforeCrash] = []
     withdrawn: list[ItemSentBeforeCrash] = []
-    for item in _decode_items(frames):
+    for index in sorted(items):
+        item = items[index]
+        # The calls of `messages` are stored, so that their items stay even behind the cut.
         (kept if item.number < cut or item.id in calls else withdrawn).append(item)
     return ItemsSentBeforeCrash(len(frames), tuple(kept), tuple(withdrawn), calls, last_part)
 
@@ -87,22 +101,5 @@ def is_withdrawn(item: Mapping[str, Any]) -> bool:
     return item.get("status") == "incomplete" and not any(item.get(name) for name in _CONTENT_FIELDS)
 
 
-def _decode_items(frames: Sequence[bytes]) -> Collection[ItemSentBeforeCrash]:
-    items: dict[int, ItemSentBeforeCrash] = {}
-    for number, frame in enumerate(frames):
-        if frame.startswith((_ADDED, _DONE)):
-            event = decode(frame.partition(b"\ndata: ")[2])
-            index, done = event["output_index"], frame.startswith(_DONE)
-            first = items[index].number if index in items else number
-            items[index] = ItemSentBeforeCrash(index, event["item"], first, done)
-    return [items[index] for index in sorted(items)]
-
-
 def _is_gateway_call(part: Part) -> TypeGuard[ToolCall]:
     return isinstance(part, ToolCall) and part.executor == "gateway"
-
-
-def _is_model_output(part: Part) -> bool:
-    """Return whether the part is an output item that the model wrote."""
-    hidden = isinstance(part, Opaque) and part.dialect != NAME
-    return not (hidden or isinstance(part, ToolResult) or _is_gateway_call(part))

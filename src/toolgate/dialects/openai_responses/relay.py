@@ -14,7 +14,7 @@ from toolgate.conversation.events import FinishReason, ModelResponse, Usage
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import repair_json_surrogates
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrelator, UpstreamOutputItem, item_of
@@ -36,8 +36,9 @@ from toolgate.dialects.openai_responses.stream_decoder import (
     usage_of,
 )
 from toolgate.wire.jsontext import encode
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
+# Responses are stored here under our id; these fields of the upstream are about its own storage.
 _OUR_FIELDS = ("id", "store", "background", "previous_response_id", "conversation")
 _EMPTY_TEXT = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
 _EMPTY_REFUSAL = {"type": "refusal", "refusal": ""}
@@ -47,7 +48,7 @@ _ARGUMENT_EVENTS = {  # the name of the event and the field of the item that hol
 }
 
 
-class ResponsesRelay:
+class ResponsesStreamRelay:
     """Relays a Responses stream."""
 
     def __init__(self, request: ModelRequest, metadata: AnswerMetadata) -> None:
@@ -70,7 +71,11 @@ class ResponsesRelay:
         """Return the texts of all items so far."""
         parts: list[Part] = []
         for item in self._items.items:
-            text = "".join(item.fragments) or _item_text(item.value)
+            text, value = "".join(item.fragments), item.value
+            if not text:  # the item came without deltas
+                inner = [*(value.get("content") or ()), *(value.get("summary") or ())]
+                texts = [part.get("text") or part.get("refusal") for part in inner if type(part) is dict]
+                text = "".join(map(arguments_text, [*texts, value.get("arguments"), value.get("input")]))
             if item.kind in CALLS:
                 parts.append(ToolCall("", arguments_text(item.value.get("name")), text))
             else:
@@ -82,7 +87,7 @@ class ResponsesRelay:
         """The number of calls so far."""
         return self._items.calls()
 
-    def feed(self, frame: StreamFrame) -> bytes:
+    def feed(self, frame: ReceivedStreamFrame) -> bytes:
         """Return the event as the client should receive it."""
         if self.done:
             return b""
@@ -90,6 +95,7 @@ class ResponsesRelay:
         if read is None:
             return b""
         kind, event = read
+        # Before anything may fail: a response that failed is charged as well.
         if "response" in event:
             self.usage = usage_of(event["response"]) or self.usage
         if kind == "[DONE]":
@@ -101,7 +107,22 @@ class ResponsesRelay:
             return self._finish(event)
         if kind == "response.created":
             return b"" if self._began else self._begin(event)
-        return self._begin({}) + self._relay(kind, event)
+        opening = self._begin({})
+        if kind == "response.output_item.added":
+            item = self._items.added(event)
+            if item.announced:
+                return opening
+            item.value = self._repair(item_of(event), item)
+            # A call without a name is sent when it is complete.
+            is_nameless = item.kind in CALLS and not item.value.get("name")
+            return opening if is_nameless else opening + self._announce(item, event)
+        if kind == "response.output_item.done":
+            return opening + self._done(event)
+        if self._items.is_within(kind, event):
+            return opening + self._within(kind, event)
+        if type(event.get("response")) is dict:
+            event = {**event, "response": repair_fields(event["response"], self._response)}
+        return opening + self._write(kind, event)
 
     def end(self) -> bytes:
         """Return nothing, or raise InvalidUpstreamAnswer if the stream was cut short."""
@@ -123,31 +144,11 @@ class ResponsesRelay:
             return self._writer.started()
         return self._write("response.created", {**event, "response": repair_fields(response, self._response)})
 
-    def _relay(self, kind: str, event: dict[str, Any]) -> bytes:
-        if kind == "response.output_item.added":
-            return self._added(event)
-        if kind == "response.output_item.done":
-            return self._done(event)
-        if self._items.is_within(kind, event):
-            return self._within(kind, event)
-        if type(event.get("response")) is dict:
-            event = {**event, "response": repair_fields(event["response"], self._response)}
-        return self._write(kind, event)
-
     def _write(self, kind: str, event: dict[str, Any]) -> bytes:
         event["type"] = kind
         # Numbered anew: events are added and left out here, and clients resume a stream by these numbers.
         event["sequence_number"], self._writer.number = self._writer.number, self._writer.number + 1
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(event))
-
-    def _added(self, event: dict[str, Any]) -> bytes:
-        item = self._items.added(event)
-        if item.announced:
-            return b""
-        item.value = self._repair(item_of(event), item)
-        if item.kind in CALLS and not item.value.get("name"):
-            return b""  # it is sent when it is complete
-        return self._announce(item, event)
 
     def _repair(self, value: dict[str, Any], item: UpstreamOutputItem) -> dict[str, Any]:
         repaired = repair_item(value, item)
@@ -164,7 +165,7 @@ class ResponsesRelay:
         item = self._items.within(kind, event)
         if item is None:
             return self._write(kind, event)
-        if item.over:
+        if item.over:  # some upstreams send the events of an item once more behind its end
             return b""
         delta = event.get("delta")
         if type(delta) is str and kind.endswith(".delta"):
@@ -178,6 +179,7 @@ class ResponsesRelay:
         if item.kind == "function_call" and kind.startswith("response.function_call_arguments."):
             return before + self._arguments(kind, event, item)
         event["item_id"], event["output_index"] = item.id, item.number
+        # SDKs look up the part by its index and read `logprobs` of every text, so that both must be there.
         if item.kind == "message":
             event.setdefault("content_index", 0)
             if kind.startswith("response.output_text.d"):
@@ -185,6 +187,7 @@ class ResponsesRelay:
         before += self._missing_events(kind, event, item)
         if type(delta) is str and kind.endswith(".delta"):
             item.last_delta = kind, event
+            # Empty if it was half a character, which waits for its other half.
             event["delta"] = item.surrogates.feed(delta)
             return before + self._write(kind, event) if event["delta"] else before
         if kind.endswith(".done"):
@@ -205,6 +208,7 @@ class ResponsesRelay:
         if kind.endswith(".delta"):
             event["delta"] = item.arguments.feed(arguments_text(event.get("delta")))
             return self._write(kind, event) if event["delta"] else b""
+        # The final arguments may have more than the deltas, or be the only ones.
         rest = rest_of_arguments(item, event)
         item.fragments.append(rest)
         certain = item.arguments.feed(rest)
@@ -269,6 +273,7 @@ class ResponsesRelay:
         if item.over:
             return b""
         value, before = item_of(event), b""
+        # Everything that the upstream left out of its stream comes before this event: clients build the item from events.
         if item.kind in CALLS and not (value.get("name") or item.value.get("name")):
             raise InvalidUpstreamAnswer("The upstream sent a tool call without a name.")
         unsent = ""
@@ -283,12 +288,19 @@ class ResponsesRelay:
             before = self._announce(item, {})
         before += self._argument_delta(item, unsent)
         before += self._rest_of_text(item)
+        cut = _is_incomplete(item.value)
         if item.kind == "message":
             before += self._end_content(item)
-        elif item.kind == "function_call":
-            before += self._end_arguments(item)
-        elif item.kind in CALLS:
-            before += self._end_input(item)
+        elif item.kind == "function_call" and 0 not in item.with_text:
+            before += self._argument_delta(item, item.arguments.end(cut))
+            if not cut:  # the arguments of a call that was cut off never end
+                done = _members(item, arguments=item.value["arguments"])
+                before += self._writer.event("response.function_call_arguments.done", done)
+        elif item.kind == "custom_tool_call" and (rest := rest_of_arguments(item, item.value)):
+            before += self._argument_delta(item, rest)
+            if not cut:
+                done = _members(item, input=item.value["input"])
+                before += self._writer.event("response.custom_tool_call_input.done", done)
         item.over = True
         return before + self._write(
             "response.output_item.done", {**event, "output_index": item.number, "item": item.value}
@@ -309,31 +321,19 @@ class ResponsesRelay:
             events += self._writer.event("response.content_part.done", _members(item, content_index=index, part=part))
         return events
 
-    def _end_arguments(self, item: UpstreamOutputItem) -> bytes:
-        """Encode the rest of the arguments of a complete call, and their end."""
-        cut = _is_incomplete(item.value)
-        events = self._argument_delta(item, item.arguments.end(cut)) if 0 not in item.with_text else b""
-        if cut or 0 in item.with_text:
-            return events
-        done = _members(item, arguments=item.value["arguments"])
-        return events + self._writer.event("response.function_call_arguments.done", done)
-
-    def _end_input(self, item: UpstreamOutputItem) -> bytes:
-        """Encode the input of a freeform call that the upstream sent only with the complete call."""
-        rest = rest_of_arguments(item, item.value)
-        if not rest:
-            return b""
-        events = self._argument_delta(item, rest)
-        if _is_incomplete(item.value):
-            return events
-        return events + self._writer.event(
-            "response.custom_tool_call_input.done", _members(item, input=item.value["input"])
-        )
-
     def _finish(self, event: dict[str, Any]) -> bytes:
         response = response_of(event)
-        events = self._begin({}) + self._complete(response)
+        events, output, no_items = self._begin({}), response.get("output"), not self._items.items
+        # Items that only the last event has, or that nothing else ended.
+        for index, value in enumerate(output if type(output) is list else ()):
+            known = None if no_items else self._items.unfinished(value)
+            if no_items or known is not None:
+                events += self._done({"output_index": known.index if known else index, "item": value})
+        for item in self._items.items:
+            if not item.over:
+                events += self._done({"output_index": item.index, "item": _item_from_deltas(item, response)})
         self.reason = read_reason(response)
+        # Some upstreams call a response complete that was cut off inside a call.
         if self.reason == "stop" and any(
             item.kind in CALLS and _is_incomplete(item.value) for item in self._items.items
         ):
@@ -342,9 +342,9 @@ class ResponsesRelay:
         if self.reason == "stop" and self.calls:
             self.reason = "tool_calls"
         kind = "completed" if cause is None else "incomplete"
-        output = self._output(response.get("output"))
         details = {"incomplete_details": response.get("incomplete_details") or {"reason": cause} if cause else None}
-        last = {**repair_fields(response, self._response), "status": kind, **details, "output": output}
+        sent = self._output(output)
+        last = {**repair_fields(response, self._response), "status": kind, **details, "output": sent}
         self.done = True
         if self.usage is None:
             self._held = kind, event, last
@@ -359,20 +359,9 @@ class ResponsesRelay:
         last = {**last, "usage": write_usage(usage)}
         return self._write(f"response.{kind}", {**event, "response": last}) + DONE
 
-    def _complete(self, response: dict[str, Any]) -> bytes:
-        """Encode the items that only the last event has, and the end of items that nothing else ended."""
-        events, output, no_items = b"", response.get("output"), not self._items.items
-        for index, value in enumerate(output if type(output) is list else ()):
-            known = None if no_items else self._items.unfinished(value)
-            if no_items or known is not None:
-                events += self._done({"output_index": known.index if known else index, "item": value})
-        for item in self._items.items:
-            if not item.over:
-                events += self._done({"output_index": item.index, "item": _item_from_deltas(item, response)})
-        return events
-
     def _output(self, given: Any) -> list[dict[str, Any]]:
         """Return the items as they were sent, with other fields that only the last event has."""
+        # Clients store the output of the last event, so its ids and texts must be those of the events before it.
         values = [item.value for item in self._items.items if item.over]
         types = [value.get("type") if type(value) is dict else None for value in given] if type(given) is list else None
         if types != [value["type"] for value in values]:
@@ -457,13 +446,6 @@ def _item_from_deltas(item: UpstreamOutputItem, response: dict[str, Any]) -> dic
 
 def _is_incomplete(value: dict[str, Any]) -> bool:
     return value.get("status") == "incomplete"
-
-
-def _item_text(value: dict[str, Any]) -> str:
-    """Return the text of an item that came without deltas."""
-    parts = [*(value.get("content") or ()), *(value.get("summary") or ())]
-    texts = [part.get("text") or part.get("refusal") for part in parts if type(part) is dict]
-    return "".join(map(arguments_text, [*texts, value.get("arguments"), value.get("input")]))
 
 
 def _members(item: UpstreamOutputItem, **fields: Any) -> bytes:

@@ -16,6 +16,7 @@ from toolgate.dialects.openai_responses.tools import read_choice, read_tools
 from toolgate.wire.fields import Fields
 
 _NESTED_CHOICE = frozenset({"function", "custom", "allowed_tools"})  # keys of the shape of the Chat API
+# The mark of a system message that was sent as `instructions`, and is sent on as such.
 _INSTRUCTIONS = {NAME: {"instructions": True}}
 _SHARED_FIELDS = frozenset(  # decoded into settings for other dialects, and kept in `extra` for this one
     {
@@ -102,6 +103,7 @@ def _decode_input(fields: Fields) -> InputItemDecoder:
         case list():
             for number, item in enumerate(value):
                 decoder.decode(Fields(item, f"input[{number}]"))
+        # Without input, a stored history is continued as it is.
         case None if any(fields.rest.get(name) for name in ("previous_response_id", "conversation", "prompt")):
             pass
         case None:
@@ -112,6 +114,13 @@ def _decode_input(fields: Fields) -> InputItemDecoder:
 
 
 def _settings(fields: Fields) -> RequestSettings:
+    thinking: ReasoningSettings | None = None
+    if (reasoning := fields.object("reasoning")) is not None:
+        effort, summary = reasoning.text("effort"), reasoning.text("summary")
+        if reasoning.rest:
+            fields.rest["reasoning"] = reasoning.rest
+        if effort or summary:
+            thinking = ReasoningSettings(effort != "none", effort, summary=summary)
     return RequestSettings(
         max_tokens=fields.integer("max_output_tokens", least=1),
         temperature=fields.number("temperature"),
@@ -119,7 +128,7 @@ def _settings(fields: Fields) -> RequestSettings:
         frequency_penalty=fields.number("frequency_penalty"),
         presence_penalty=fields.number("presence_penalty"),
         output=_output(fields),
-        thinking=_thinking(fields),
+        thinking=thinking,
         user=fields.text("user"),
         **_shared_settings(fields.rest),
     )
@@ -146,37 +155,23 @@ def _shared_settings(rest: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _thinking(fields: Fields) -> ReasoningSettings | None:
-    reasoning = fields.object("reasoning")
-    if reasoning is None:
-        return None
-    effort, summary = reasoning.text("effort"), reasoning.text("summary")
-    if reasoning.rest:
-        fields.rest["reasoning"] = reasoning.rest
-    return ReasoningSettings(effort != "none", effort, summary=summary) if effort or summary else None
-
-
 def _output(fields: Fields) -> StructuredOutputFormat | None:
     text = fields.object("text")
     if text is None:
         return None
-    form = text.object("format")
-    output = _format(form) if form is not None else None
-    if form is not None and output is None and form.rest.get("type") not in (None, "text"):
-        text.rest["format"] = form.rest
+    form, output = text.object("format"), None
+    if form is not None:
+        match form.rest.get("type"):
+            case "json_object":
+                output = StructuredOutputFormat()
+            case "json_schema":
+                schema, name = form.mapping("schema"), form.text("name") or "answer"
+                description, strict = form.text("description"), form.flag("strict")
+                output = StructuredOutputFormat(schema if schema is not None else {}, name, description, strict)
+            case None | "text":
+                pass
+            case _:  # a format that only upstreams of this dialect may know
+                text.rest["format"] = form.rest
     if text.rest:
         fields.rest["text"] = text.rest
     return output
-
-
-def _format(form: Fields) -> StructuredOutputFormat | None:
-    match form.rest.get("type"):
-        case "json_object":
-            return StructuredOutputFormat()
-        case "json_schema":
-            schema, name = form.mapping("schema"), form.text("name") or "answer"
-            return StructuredOutputFormat(
-                schema if schema is not None else {}, name, form.text("description"), form.flag("strict")
-            )
-        case _:
-            return None

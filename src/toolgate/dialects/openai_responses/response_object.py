@@ -8,17 +8,17 @@ from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.message import (
     ApprovalRequestPart,
     Media,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
     plain_text,
 )
 from toolgate.conversation.reasoning_envelope import unwrap_signature, wrap_signature
-from toolgate.conversation.request import ModelRequest, StructuredOutputFormat, ToolDef
+from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses.requests import (
     conversation_id,
@@ -32,6 +32,7 @@ from toolgate.dialects.openai_responses.tools import echo_tools, write_choice
 from toolgate.wire.jsontext import encode
 
 DONE = b"data: [DONE]\n\n"
+# The fields that change while an answer is made. Typed clients require all of them, also in `response.created`.
 UNFINISHED: Mapping[str, Any] = {
     "status": "in_progress",
     "completed_at": None,
@@ -74,6 +75,7 @@ class ResponseEventWriter:
 
     def failed(self, error: ToolgateError, output: bytes) -> bytes:
         """Encode the error and the terminator: as both kinds of event that clients read."""
+        # The fields of the event are flat in the API, but the SDKs raise only for an object under `error`.
         flat = {"code": error.code, "message": error.message, "param": error.param, "error": error_object(error)}
         failure = {"code": failure_code(error), "message": error.message}
         changing = (
@@ -104,6 +106,13 @@ def describe(request: ModelRequest, metadata: AnswerMetadata) -> dict[str, Any]:
     """Return the fields of a Response that are known before the answer: those of the request, all required ones present."""
     own, settings, choice = request.extra.get(NAME, {}), request.settings, request.tool_choice
     conversation = conversation_id(request)
+    output = settings.output
+    form: dict[str, Any] = {"type": "text"}
+    if output is not None and output.schema is None:
+        form = {"type": "json_object"}
+    elif output is not None:
+        schema = {"name": output.name, "description": output.description, "schema": output.schema}
+        form = {"type": "json_schema", **schema, "strict": output.strict or False}
     return {
         "id": metadata.id,
         "object": "response",
@@ -129,7 +138,7 @@ def describe(request: ModelRequest, metadata: AnswerMetadata) -> dict[str, Any]:
         "service_tier": own.get("service_tier") if own.get("service_tier") not in (None, "auto") else "default",
         "store": is_stored(request),
         "temperature": 1.0 if settings.temperature is None else settings.temperature,
-        "text": {"format": _write_format(settings.output), **own.get("text", {})},
+        "text": {"format": form, **own.get("text", {})},
         "tool_choice": _echo_choice(request, own.get("tool_choice")),
         "tools": echo_tools(request.tools),
         "top_logprobs": own.get("top_logprobs") or 0,
@@ -139,19 +148,11 @@ def describe(request: ModelRequest, metadata: AnswerMetadata) -> dict[str, Any]:
     }
 
 
-def _write_format(output: StructuredOutputFormat | None) -> dict[str, Any]:
-    if output is None:
-        return {"type": "text"}
-    if output.schema is None:
-        return {"type": "json_object"}
-    schema = {"name": output.name, "description": output.description, "schema": output.schema}
-    return {"type": "json_schema", **schema, "strict": output.strict or False}
-
-
 def _echo_choice(request: ModelRequest, sent: Any) -> Any:
     match sent:
         case {"type": "allowed_tools", "tools": _}:
             return {"mode": "auto", **sent}
+        # A hosted tool, which was decoded as `auto`.
         case {"type": str(kind)} if kind not in ("function", "custom", "allowed_tools"):
             return sent
         case _:
@@ -160,6 +161,7 @@ def _echo_choice(request: ModelRequest, sent: Any) -> Any:
 
 def namespaces(tools: Iterable[ToolDef]) -> dict[str, str]:
     """Return the namespace of each tool that has one, where its name occurs in one namespace only."""
+    # A call has no more than the tool's name, so that of a name in two namespaces cannot be known.
     found: dict[str, set[str | None]] = {}
     for tool in tools:
         found.setdefault(tool.name, set()).add(tool.namespace)
@@ -170,7 +172,7 @@ def write_item(part: Part, id: str, status: str, spaces: Mapping[str, str]) -> d
     """Return a part of an answer as an output item."""
     own = _own_fields(part)
     match part:
-        case Text() | ModelRefusal():
+        case Text() | RefusalPart():
             content = [write_content(part)]
             item = {"id": id, "type": "message", "status": status, "role": "assistant", "content": content}
             return {**item, **part.extra.get(NAME, {}).get("message", {})}
@@ -192,15 +194,15 @@ def write_item(part: Part, id: str, status: str, spaces: Mapping[str, str]) -> d
             return {"type": "image_generation_call", **own, "id": own.get("id") or id, "status": status, "result": data}
         case Opaque(value=value):
             return {**value, "id": value.get("id") or id}
-        case _:
+        case _:  # media that the API has no item for
             link = Text(part.url or data_url(part.mime, part.data or "") if isinstance(part, Media) else "")
             return write_item(link, id, status, spaces)
 
 
-def write_content(part: Text | ModelRefusal) -> dict[str, Any]:
+def write_content(part: Text | RefusalPart) -> dict[str, Any]:
     """Return text or a refusal as a content part."""
     own = _own_fields(part)
-    if isinstance(part, ModelRefusal):
+    if isinstance(part, RefusalPart):
         return {"type": "refusal", "refusal": part.text, **own}
     return {"type": "output_text", "annotations": [], "logprobs": part.logprobs, "text": part.text, **own}
 
@@ -220,6 +222,7 @@ _EMPTY_FIELDS: Mapping[str, Any] = {
 
 def opening_item(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item as `output_item.added` shows it: the fields that deltas will fill are still empty."""
+    # Items of other types have no deltas: they are complete from the start.
     empty = {name: _EMPTY_FIELDS[name] for name in item if name in _EMPTY_FIELDS and item["type"] in _STREAMED_ITEMS}
     return {**item, **empty, **({"status": "in_progress"} if "status" in item else {})}
 
@@ -235,16 +238,12 @@ def with_result(item: Mapping[str, Any], result: ToolResult | None, *, images: b
     if result.is_error:
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
         return {**item, "status": "failed", "error": error}
-    shown = _image_urls(result) if images else []
-    return {**item, "status": "completed", "output": text, **({"toolgate": {"images": shown}} if shown else {})}
-
-
-def _image_urls(result: ToolResult) -> list[str]:
-    return [
+    shown = [
         data_url(part.mime or "image/png", part.data)
         for part in result.content
-        if isinstance(part, Media) and part.kind == "image" and part.data
+        if images and isinstance(part, Media) and part.kind == "image" and part.data
     ]
+    return {**item, "status": "completed", "output": text, **({"toolgate": {"images": shown}} if shown else {})}
 
 
 def _own_fields(part: Part) -> dict[str, Any]:
@@ -262,7 +261,6 @@ def _write_reasoning(part: Reasoning, id: str, status: str) -> dict[str, Any]:
         encrypted = part.signature.fields.get("encrypted_content") if part.signature.dialect == NAME else None
         # An upstream's signature that is an envelope comes from another gateway: it is wrapped once more, so that only
         # our own envelope is opened when it is sent back.
-        item["encrypted_content"] = (
-            encrypted if encrypted and not unwrap_signature(encrypted) else wrap_signature(part.signature)
-        )
+        is_own = type(encrypted) is str and encrypted and not unwrap_signature(encrypted)
+        item["encrypted_content"] = encrypted if is_own else wrap_signature(part.signature)
     return item

@@ -7,14 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from toolgate.conversation import ids
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import (
-    Finish,
     ModelResponse,
     PartDelta,
     PartEnd,
     PartStart,
+    RunEnd,
     RunEvent,
     StepEnd,
     StepStart,
@@ -23,14 +22,15 @@ from toolgate.conversation.events import (
 )
 from toolgate.conversation.message import (
     ApprovalRequestPart,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
 )
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata, StreamEncoder
 from toolgate.dialects.dialect import warning_comment as encode_warning
@@ -61,9 +61,9 @@ __all__ = ["decode_request", "encode_error", "encode_response", "encode_warning"
 _NO_DELTA = (b"", b"")
 
 
-def reply_id() -> str:
-    """Return a new response id."""
-    return "resp_" + ids.random_suffix(48)
+def reply_id(request_id: str) -> str:
+    """Return a new response id; it is random throughout, because responses are found by it."""
+    return "resp_" + random_suffix(48)
 
 
 def encoder(request: ModelRequest, metadata: AnswerMetadata) -> StreamEncoder:
@@ -131,7 +131,7 @@ class ResponsesStreamEncoder:
     def resume(self, sent: ItemsSentBeforeCrash) -> bytes:
         """Continue behind what was sent, and return the frames that withdraw items which are not stored."""
         self._began = sent.count > 0
-        self._writer.number = sent.count
+        self._writer.number = sent.count  # one event in each frame
         self._items = max([item.index + 1 for item in (*sent.kept, *sent.withdrawn)], default=0)
         for item in sent.kept:
             if item.done:
@@ -158,10 +158,14 @@ class ResponsesStreamEncoder:
                 return self._begin()
             case StepEnd(reason):
                 return self._close(cut=write_reason(reason) is not None)
-            case Finish():
+            case RunEnd():
                 return self._begin() + self._finish(event)
-            case ToolProgress() if self._metadata.tool_events:
-                return self._report_progress(event)
+            case ToolProgress(call_id, message, done, total) if self._metadata.tool_events and call_id in self._running:
+                # The API has no event for it: that the call is in progress is repeated, with a field of our own. A call
+                # that still waits for its approval is not shown.
+                progress = encode({"message": message, "done": done, "total": total})
+                place = self._running[call_id].place
+                return self._writer.event("response.mcp_call.in_progress", place + b',"toolgate":' + progress)
             case _:
                 return b""
 
@@ -186,6 +190,7 @@ class ResponsesStreamEncoder:
             if isinstance(item.part, Reasoning):  # a summary has a part only if there is text in it
                 part = b',"summary_index":0,"part":{"type":"summary_text","text":""}'
                 opening = self._writer.event("response.reasoning_summary_part.added", item.place + part)
+        # The number comes last in a delta, so that all bytes before and after the text are constant.
         number, self._writer.number = self._writer.number, self._writer.number + 1
         return b"%b%b%b%b%d}\n\n" % (opening, before, encode(text), after, number)
 
@@ -193,12 +198,26 @@ class ResponsesStreamEncoder:
         self._delta = _NO_DELTA
         if not _is_item(part):
             return b""
-        item = self._open = self._new_item(part)
-        if item.sent:
+        id, index = _item_id(part), self._items
+        withdrawn = id in self._withdrawn
+        if withdrawn:
+            index = self._withdrawn.pop(id)
+        else:
+            self._items += 1
+        place = encode_members({"item_id": id, "output_index": index})
+        item = self._open = _Item(part, id, place, index, sent=withdrawn)
+        if withdrawn:
             return b""  # an earlier process announced it
         match part:
-            case Text() | ModelRefusal():
-                return self._announce(item) + self._start_content(item, part)
+            case Text() | RefusalPart():
+                place += b',"content_index":0'
+                if isinstance(part, RefusalPart):
+                    self._delta = self._writer.around("response.refusal.delta", place)
+                else:
+                    self._delta = self._writer.around("response.output_text.delta", place, b',"logprobs":[]')
+                empty = encode(write_content(RefusalPart("") if isinstance(part, RefusalPart) else Text("")))
+                announced = self._announce(item)
+                return announced + self._writer.event("response.content_part.added", place + b',"part":' + empty)
             case Reasoning():
                 self._delta = self._writer.around(
                     "response.reasoning_summary_text.delta", item.place + b',"summary_index":0'
@@ -213,40 +232,26 @@ class ResponsesStreamEncoder:
             case _:
                 return b""
 
-    def _new_item(self, part: Part) -> _Item:
-        id, index = _item_id(part), self._items
-        resumed = id in self._withdrawn
-        if resumed:
-            index = self._withdrawn.pop(id)
-        else:
-            self._items += 1
-        return _Item(part, id, encode_members({"item_id": id, "output_index": index}), index, resumed)
-
     def _announce(self, item: _Item) -> bytes:
         value = opening_item(write_item(item.part, item.id, "in_progress", self._spaces))
         return self._writer.event(
             "response.output_item.added", encode_members({"output_index": item.index, "item": value})
         )
 
-    def _start_content(self, item: _Item, part: Text | ModelRefusal) -> bytes:
-        place = item.place + b',"content_index":0'
-        if isinstance(part, ModelRefusal):
-            self._delta = self._writer.around("response.refusal.delta", place)
-        else:
-            self._delta = self._writer.around("response.output_text.delta", place, b',"logprobs":[]')
-        empty = write_content(ModelRefusal("") if isinstance(part, ModelRefusal) else Text(""))
-        return self._writer.event("response.content_part.added", place + b',"part":' + encode(empty))
-
     def _end(self, part: Part) -> bytes:
         if isinstance(part, ToolResult):
-            return self._end_run(part)
+            call = self._running.pop(part.call_id, None)
+            if call is None:
+                return b""
+            kind = "response.mcp_call.failed" if part.is_error else "response.mcp_call.completed"
+            return self._writer.event(kind, call.place) + self._close_run(call, part)
         if not _is_item(part):
             return b""
         item = self._open
         if item is None:
             raise ValueError("a part ends that never started")
         item.part, unsent = part, b""
-        if not item.sent and isinstance(part, (Text, ModelRefusal, Reasoning, ToolCall)):
+        if not item.sent and isinstance(part, (Text, RefusalPart, Reasoning, ToolCall)):
             # Some clients read nothing but deltas, so that a part that came without any is sent in one.
             if text := part.arguments if isinstance(part, ToolCall) else part.text:
                 unsent = self._add_delta(text)
@@ -261,9 +266,9 @@ class ResponsesStreamEncoder:
     def _end_content(self, item: _Item, part: Part) -> bytes:
         event = self._writer.event
         match part:
-            case Text() | ModelRefusal():
+            case Text() | RefusalPart():
                 place, text = item.place + b',"content_index":0', encode(part.text)
-                if isinstance(part, ModelRefusal):
+                if isinstance(part, RefusalPart):
                     done = event("response.refusal.done", b'%b,"refusal":%b' % (place, text))
                 else:
                     logprobs = encode(part.logprobs)
@@ -292,27 +297,13 @@ class ResponsesStreamEncoder:
         written = self._output[item.index] = encode(value)
         return self._writer.event("response.output_item.done", b'"output_index":%d,"item":%b' % (item.index, written))
 
-    def _end_run(self, result: ToolResult) -> bytes:
-        item = self._running.pop(result.call_id, None)
-        if item is None:
-            return b""
-        kind = "response.mcp_call.failed" if result.is_error else "response.mcp_call.completed"
-        return self._writer.event(kind, item.place) + self._close_run(item, result)
-
     def _close_run(self, item: _Item, result: ToolResult | None) -> bytes:
         value = write_item(item.part, item.id, "in_progress", self._spaces)
         return self._close_item(item, with_result(value, result, images=self._metadata.tool_events))
 
-    def _report_progress(self, progress: ToolProgress) -> bytes:
-        """Repeat that a call is in progress, with its progress in a field of our own."""
-        item = self._running.get(progress.call_id)
-        if item is None:
-            return b""  # not shown before its approval
-        fields = {"message": progress.message, "done": progress.done, "total": progress.total}
-        return self._writer.event("response.mcp_call.in_progress", item.place + b',"toolgate":' + encode(fields))
-
-    def _finish(self, finish: Finish) -> bytes:
+    def _finish(self, finish: RunEnd) -> bytes:
         cause = write_reason(finish.reason)
+        # A call still runs here only if the run was ended early; it is closed as incomplete.
         closing = [self._close(cut=cause is not None)]
         closing += [self._close_run(item, None) for item in self._running.values()]
         status = "completed" if cause is None else "incomplete"

@@ -5,8 +5,8 @@ from typing import Any
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, Usage
-from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, ReasoningSignature
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.wire.fields import token_count
 
 NAME = "openai_responses"
@@ -21,7 +21,9 @@ _PREFIXES = {
     "mcp_call": "mcp_",
     "image_generation_call": "ig_",
 }
+# Fields of a reasoning item that are not sent back: an upstream that stores nothing would look up an item by its id.
 _NOT_SIGNED = ("type", "id", "status")
+# The published codes of a failed response, on which SDKs with closed types rely.
 _FAILURES = frozenset(
     {
         "server_error",
@@ -56,16 +58,16 @@ def read_usage(value: Any) -> Usage | None:
     """Decode the token counts; None if there are none."""
     if type(value) is not dict:
         return None
-    given, made = token_count(value.get("input_tokens")), token_count(value.get("output_tokens"))
-    if given is None and made is None:
+    input, output = token_count(value.get("input_tokens")), token_count(value.get("output_tokens"))
+    if input is None and output is None:
         return None
-    input, output = _mapping(value, "input_tokens_details"), _mapping(value, "output_tokens_details")
+    prompt, completion = _mapping(value, "input_tokens_details"), _mapping(value, "output_tokens_details")
     return Usage(
-        input=given or 0,
-        output=made or 0,
-        cache_read=_count(input.get("cached_tokens")),
-        cache_write=_count(input.get("cache_write_tokens")),
-        reasoning=_count(output.get("reasoning_tokens")),
+        input=input or 0,
+        output=output or 0,
+        cache_read=_count(prompt.get("cached_tokens")),
+        cache_write=_count(prompt.get("cache_write_tokens")),
+        reasoning=_count(completion.get("reasoning_tokens")),
     )
 
 

@@ -1,6 +1,6 @@
 """Decode Responses streams.
 
-`fragment_assembler.py` makes parts of the fragments, `item_correlator.py` finds the item of an event. Text that a stream
+`event_assembler.py` makes parts of the fragments, `item_correlator.py` finds the item of an event. Text that a stream
 sends only at the end of a part, of an item or of the whole response is taken from there.
 """
 
@@ -9,24 +9,24 @@ from typing import Any
 
 from toolgate.conversation.arguments import arguments_text, is_object, normalize_arguments
 from toolgate.conversation.errors import InvalidUpstreamAnswer
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import StepEvent, Usage
-from toolgate.conversation.fragment_assembler import FragmentAssembler
 from toolgate.conversation.message import Opaque
 from toolgate.dialects.openai_responses.input_items import message_mark, part_extra, read_image
 from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrelator, UpstreamOutputItem, item_of
 from toolgate.dialects.openai_responses.shared_codec import NAME, own_extra, read_reason, read_reasoning, read_usage
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
-from toolgate.wire.stream_framing import StreamFrame
+from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+# The final states of a call in which it may have been cut off. Some upstreams leave whole calls "in_progress".
 UNENDED = ("incomplete", "in_progress")
-"""The final states of a call in which it may have been cut off."""
 _CALL_FIELDS = ("type", "id", "call_id", "name", "arguments", "input", "status")
 _MESSAGE_FIELDS = ("type", "id", "role", "content", "status")
 
 
-def read_event(frame: StreamFrame) -> tuple[str, dict[str, Any]] | None:
+def read_event(frame: ReceivedStreamFrame) -> tuple[str, dict[str, Any]] | None:
     """Decode the type and the body of an event; None for a keep-alive; raise UpstreamError for an error event."""
     data = frame.data.strip()
     if not data:
@@ -91,13 +91,13 @@ class ResponsesStreamDecoder:
     def __init__(self, tools: Collection[str]) -> None:
         self.done = False
         self.usage: Usage | None = None
-        self._parts = FragmentAssembler(tools)
+        self._parts = EventAssembler(tools)
         self._items = ItemCorrelator()
         self._open_part: tuple[int, object] | None = None  # the number of the item and the part of it that is open
         self._cut = False  # a call was cut off, whatever status the response has
         self._reasoning_source: dict[int, str] = {}  # where a reasoning item's text is from: "summary" or "content"
 
-    def feed(self, frame: StreamFrame) -> list[StepEvent]:
+    def feed(self, frame: ReceivedStreamFrame) -> list[StepEvent]:
         """Return the events that this frame makes certain."""
         if self.done:
             return []
@@ -108,24 +108,6 @@ class ResponsesStreamDecoder:
         if kind == "[DONE]":
             return self.end()
         self.usage = usage_of(event.get("response")) or self.usage
-        self._read(kind, event)
-        return self._parts.take()
-
-    def end(self) -> list[StepEvent]:
-        """Return nothing, or raise InvalidUpstreamAnswer if the stream was cut short."""
-        if not self.done:
-            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
-        return []
-
-    def read_whole(self, body: dict[str, Any]) -> list[StepEvent]:
-        """Decode a whole answer."""
-        check(body)
-        if type(body.get("output")) is not list:
-            raise InvalidUpstreamAnswer("The upstream's answer holds no output.")
-        self._finish(body)
-        return self._parts.take()
-
-    def _read(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
             case "response.output_text.delta":
                 item, index = self._items.of_type("message", event), event.get("content_index") or 0
@@ -143,6 +125,21 @@ class ResponsesStreamDecoder:
                 self._parts.start(response.get("id") or None, response.get("model") or None)
             case _ if found := self._items.within(kind, event):
                 self._read_within(kind, event, found)
+        return self._parts.take()
+
+    def end(self) -> list[StepEvent]:
+        """Return nothing, or raise InvalidUpstreamAnswer if the stream was cut short."""
+        if not self.done:
+            raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
+        return []
+
+    def read_whole(self, body: dict[str, Any]) -> list[StepEvent]:
+        """Decode a whole answer."""
+        check(body)
+        if type(body.get("output")) is not list:
+            raise InvalidUpstreamAnswer("The upstream's answer holds no output.")
+        self._finish(body)
+        return self._parts.take()
 
     def _read_within(self, kind: str, event: dict[str, Any], item: UpstreamOutputItem) -> None:
         index = event.get("content_index") or 0
@@ -186,6 +183,7 @@ class ResponsesStreamDecoder:
         if type(text) is not str or not text or self._reasoning_source.setdefault(item.number, source) != source:
             return
         self._switch_to(item, source)
+        # The parts of a summary are paragraphs, as `read_reasoning` joins those of a whole item.
         if summary and item.with_text and index not in item.with_text:
             self._parts.reasoning("\n\n")
         item.with_text.add(index)
@@ -204,6 +202,7 @@ class ResponsesStreamDecoder:
                 self._add_call(item, value)
                 self._add_arguments(item, rest_of_arguments(item, value))
                 self._cut = self._cut or is_cut(value, "".join(item.fragments))
+                # A call that may have been cut off is closed with the response, whose reason decides.
                 if value.get("status") not in UNENDED:
                     self._parts.end_call(item.number)
             case "image_generation_call" if type(value.get("result")) is str:
@@ -241,6 +240,7 @@ class ResponsesStreamDecoder:
             self._switch_to(item, "whole")
             self._parts.reasoning(whole.text)
         if whole.signature is not None:
+            # Encrypted reasoning without a text is a part of its own, and must not sign the one before.
             if not item.with_text and not whole.text:
                 self._switch_to(item, "whole")
             self._parts.sign(whole.signature)
@@ -272,6 +272,7 @@ class ResponsesStreamDecoder:
         self.done = True
         self.usage = usage_of(response)
         reason = read_reason(response)
+        # Some upstreams call a response complete that was cut off inside a call.
         open_calls = [item for item in self._items.items if item.kind == "function_call" and not item.over]
         if reason == "stop" and (
             self._cut or any(not is_object(normalize_arguments("".join(call.fragments))) for call in open_calls)

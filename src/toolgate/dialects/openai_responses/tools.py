@@ -33,30 +33,28 @@ def _read(fields: Fields) -> list[ToolDef]:
     whole = dict(fields.rest)
     match fields.text("type"):
         case "function":
-            return [_function(fields)]
+            if "name" not in fields.rest and type(fields.rest.get("function")) is dict:
+                fields = Fields(fields.rest["function"], fields.at("function"))  # the form of Chat Completions
+            name, description, schema = _name(fields), fields.text("description"), fields.mapping("parameters")
+            strict = fields.flag("strict")
+            return [ToolDef(name, description, schema, strict, extra=own_extra(fields.rest))]
         case "custom":
             name, description, format = _name(fields), fields.text("description"), fields.mapping("format")
             return [ToolDef(name, description, kind="freeform", format=format, extra=own_extra(fields.rest))]
         case "namespace":
             space, tools = _name(fields), read_tools(fields.items("tools") or (), fields.at("tools"))
             kept = {_NAMESPACE_FIELDS: fields.rest} if fields.rest else {}
+            # Each tool knows its namespace, because other upstreams get the tools in a flat list.
             members = [
                 replace(tool, namespace=space, extra=own_extra({**tool.extra.get(NAME, {}), **kept})) for tool in tools
             ]
+            # An empty one is kept for its own API.
             return members or [ToolDef("namespace", kind="hosted", extra={NAME: whole})]
         case None:
             raise InvalidRequest(f"{fields.at('type')} is required.", param=fields.at("type"), code="invalid_tool")
         case kind:
             label = whole.get("server_label")
             return [ToolDef(label if type(label) is str else kind, kind="hosted", extra={NAME: whole})]
-
-
-def _function(fields: Fields) -> ToolDef:
-    if "name" not in fields.rest and type(fields.rest.get("function")) is dict:
-        fields = Fields(fields.rest["function"], fields.at("function"))  # the form of Chat Completions
-    name = _name(fields)
-    description, schema, strict = fields.text("description"), fields.mapping("parameters"), fields.flag("strict")
-    return ToolDef(name, description, schema, strict, extra=own_extra(fields.rest))
 
 
 def _name(fields: Fields) -> str:
@@ -70,12 +68,14 @@ def write_tools(tools: Iterable[ToolDef], loose: bool, dropped: list[str]) -> li
     """Encode a list of tools; with `loose`, unspecified strictness means none, as in every other dialect."""
     written: list[dict[str, Any]] = []
     listed = [tool for tool in tools if not tool.extra or not tool.extra.get(NAME, {}).get(_IN_INPUT)]
+    # Only neighbours are grouped, so that the tools keep their order.
     for namespace, members in groupby(listed, lambda tool: tool.namespace):
         group = list(members)
         entries = [entry for tool in group if (entry := _write(tool, loose, dropped))]
         if namespace is None:
             written += entries
         elif entries:
+            # The API requires a description, which other dialects do not have for a namespace.
             kept = {"description": namespace, **group[0].extra.get(NAME, {}).get(_NAMESPACE_FIELDS, {})}
             written.append({"type": "namespace", "name": namespace, **kept, "tools": entries})
     return written
@@ -95,6 +95,7 @@ def _write(tool: ToolDef, loose: bool, dropped: list[str]) -> dict[str, Any] | N
     if tool.kind == "freeform":
         return {**entry, "type": "custom", **({"format": tool.format} if tool.format is not None else {}), **own}
     entry["parameters"] = tool.input_schema if tool.input_schema is not None else _EMPTY_SCHEMA
+    # Without the field this API means strict, which rejects schemas with optional properties.
     if tool.strict is not None or loose:
         entry["strict"] = tool.strict or False
     return entry | own if own else entry
@@ -117,6 +118,7 @@ def read_choice(value: Any, parallel: bool | None) -> ToolChoice | None:
             return None if parallel is None else ToolChoice(parallel=parallel)
         case "auto" | "none" | "required":
             return ToolChoice(value, parallel=parallel)
+        # Nested as in the Chat API, or flat as in this one.
         case {"type": "allowed_tools", "allowed_tools": dict(allowed)} | ({"type": "allowed_tools"} as allowed):
             fields = Fields(allowed, "tool_choice")
             mode = fields.one_of("mode", "auto", "required", "none") or "auto"
@@ -162,29 +164,26 @@ def extract_servers(
     """Split the request into one without the MCP servers that are known here, and those servers."""
     servers: dict[int, ToolServer] = {}
     for number, tool in enumerate(request.tools):
-        if tool.kind == "hosted" and tool.extra.get(NAME, {}).get("type") == "mcp":
-            server = _tool_server(tool)
-            if is_known(server):
-                servers[number] = server
+        if tool.kind != "hosted" or tool.extra.get(NAME, {}).get("type") != "mcp":
+            continue
+        own = tool.extra[NAME]
+        required: frozenset[str] | None = None  # the API's default: every call needs approval
+        exempt: frozenset[str] = frozenset()
+        match own.get("require_approval"):
+            case "never":
+                required = frozenset()
+            case {"always": always}:
+                required = frozenset(_names(always) or ())
+            case {"never": never}:
+                exempt = frozenset(_names(never) or ())
+        url, allowed = own.get("server_url"), _names(own.get("allowed_tools"))
+        server = ToolServer(tool.name, url if type(url) is str else None, allowed, required, exempt)
+        if is_known(server):
+            servers[number] = server
     if not servers:
         return request, ()
     tools = tuple([tool for number, tool in enumerate(request.tools) if number not in servers])
     return replace(request, tools=tools), tuple(servers.values())
-
-
-def _tool_server(tool: ToolDef) -> ToolServer:
-    own = tool.extra.get(NAME, {})
-    required: frozenset[str] | None = None  # the API's default: every call needs approval
-    exempt: frozenset[str] = frozenset()
-    match own.get("require_approval"):
-        case "never":
-            required = frozenset()
-        case {"always": always}:
-            required = frozenset(_names(always) or ())
-        case {"never": never}:
-            exempt = frozenset(_names(never) or ())
-    url = own.get("server_url")
-    return ToolServer(tool.name, url if type(url) is str else None, _names(own.get("allowed_tools")), required, exempt)
 
 
 def _names(value: Any) -> tuple[str, ...] | None:

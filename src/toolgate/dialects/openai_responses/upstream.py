@@ -19,10 +19,10 @@ from toolgate.conversation.request import (
     StructuredOutputFormat,
     effort_of,
 )
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.dialects.dialect import CALL_NOT_DEMANDED, AnswerMetadata, Quirks, StreamRelay, UpstreamStreamDecoder
 from toolgate.dialects.openai_responses.encode_messages import InputItemEncoder
-from toolgate.dialects.openai_responses.relay import ResponsesRelay, repair_response
+from toolgate.dialects.openai_responses.relay import ResponsesStreamRelay, repair_response
 from toolgate.dialects.openai_responses.shared_codec import LOGPROBS, NAME
 from toolgate.dialects.openai_responses.stream_decoder import ResponsesStreamDecoder, usage_of
 from toolgate.dialects.openai_responses.tools import read_choice, write_choice, write_tools
@@ -40,15 +40,15 @@ __all__ = [
     "usage_of",
 ]
 
-MIN_OUTPUT_TOKENS = 16
+MIN_OUTPUT_TOKENS = 16  # OpenAI rejects less
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _NOT_COPIED = frozenset(  # fields of the client's request that are encoded separately, or that concern our own storage
     {"store", "previous_response_id", "conversation", "background", "include", "tool_choice", "text", "reasoning"}
 )
 _RARE = OptionalSettingsEncoder(**HOSTED_SETTINGS, top_logprobs="top_logprobs")
 _UNSUPPORTED = OptionalSettingsEncoder(top_k="top_k", stop="stop", seed="seed")
+# Penalties are in the open specification but not in OpenAI's, so they are sent for clients of this dialect only.
 _PENALTIES = OptionalSettingsEncoder(frequency_penalty="frequency_penalty", presence_penalty="presence_penalty")
-"""Penalties are in the open specification but not in OpenAI's, so they are sent for clients of this dialect only."""
 
 
 def path(request: ModelRequest) -> str:
@@ -68,7 +68,7 @@ def decoder(request: ModelRequest) -> UpstreamStreamDecoder:
 
 def relay(request: ModelRequest, metadata: AnswerMetadata) -> StreamRelay:
     """Return a relay for the streamed answer to this request."""
-    return ResponsesRelay(request, metadata)
+    return ResponsesStreamRelay(request, metadata)
 
 
 def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
@@ -109,7 +109,7 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
     if request.stream:
         body["stream"] = True
     body |= {name: value for name, value in own.items() if name not in _NOT_COPIED}
-    if not request.stream:
+    if not request.stream:  # the request of a client that streams may be sent without a stream
         body.pop("stream_options", None)
     for field in quirks.unsupported:
         if body.pop(field, None) is not None:
@@ -118,12 +118,11 @@ def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any
 
 
 def _include(request: ModelRequest, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Encode what the client wants included, and encrypted reasoning where the model seems to reason.
-
-    It is not requested every time, because models that do not reason reject a request with it.
-    """
+    """Encode what the client wants included, and encrypted reasoning where the model seems to reason."""
     sent, thinking = own.get("include"), request.settings.thinking
     include = [name for name in sent if name != _ENCRYPTED_REASONING] if type(sent) is list else []
+    # Nothing is stored upstream, so reasoning can come back only if it is encrypted. It is not requested every time,
+    # because models that do not reason reject a request with it.
     if thinking is not None:
         reasons = thinking.enabled
     else:
@@ -148,6 +147,8 @@ def _tools(request: ModelRequest, own: Mapping[str, Any], dropped: list[str]) ->
     fields: dict[str, Any] = {"tools": tools}
     if choice is None:
         return fields
+    # The client's own choice may name a hosted tool, which `ToolChoice` cannot. It holds unless the choice was changed
+    # on the way, as after the first step of a run.
     sent = own.get("tool_choice")
     unchanged = sent is not None and read_choice(sent, choice.parallel) == choice
     fields["tool_choice"] = sent if unchanged else write_choice(choice, request.tools)

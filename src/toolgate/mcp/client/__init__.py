@@ -14,16 +14,16 @@ child's whole process group is ended, lines and floods are limited, a call is ne
 before it is opened. The SDK also takes a second and 55 MB to import; the idle server is to fit into 80.
 """
 
-from toolgate.mcp.client.accepted_definitions import AcceptedDefinitions, QuarantinedTool, Trust
+from toolgate.mcp.client.accepted_definitions import AcceptedDefinitionStoreProtocol, QuarantinedTool, Trust
 from toolgate.mcp.client.source import McpSource
 from toolgate.mcp.protocol.server_config import OAuthConfig, RemoteServerConfig, StdioServerConfig
-from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, HttpRequestSender
+from toolgate.mcp.protocol.transport import CheckUrl, HttpRequestSender, McpHttpResponse
 
 __all__ = [
-    "AcceptedDefinitions",
+    "AcceptedDefinitionStoreProtocol",
     "CheckUrl",
-    "HttpClientResponse",
     "HttpRequestSender",
+    "McpHttpResponse",
     "McpSource",
     "OAuthConfig",
     "QuarantinedTool",

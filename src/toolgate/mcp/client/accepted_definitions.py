@@ -17,7 +17,7 @@ from toolgate.mcp.client.tool_names import sanitize
 Trust: TypeAlias = Literal["pinned", "always", "ask_new"]
 
 
-class AcceptedDefinitions(Protocol):
+class AcceptedDefinitionStoreProtocol(Protocol):
     """Stores accepted definitions by source and tool."""
 
     async def load(self, source: str) -> Mapping[str, bytes] | None:
@@ -36,7 +36,7 @@ class QuarantinedTool(Struct, frozen=True):
     digest: str
 
 
-class DefinitionReview(Struct, frozen=True):
+class DefinitionReviewResult(Struct, frozen=True):
     """The result of a review: tools to use, tools that wait for a person, and definitions to store as accepted."""
 
     accepted: tuple[McpToolDefinition, ...]
@@ -49,7 +49,7 @@ def review(
     stored: Mapping[str, bytes] | None,
     trust: Trust,
     ambiguous: Collection[str] = (),
-) -> DefinitionReview:
+) -> DefinitionReviewResult:
     """Compare the definitions of a server with the accepted ones.
 
     The public names of the tools in `ambiguous` look like another source's: only a person accepts those.
@@ -60,16 +60,18 @@ def review(
     quarantined: list[QuarantinedTool] = []
     for tool in definitions:
         old = known.get(tool.name)
+        # What an older version has stored lacks title, output schema and icon; it is replaced by `to_store` below.
         same = old in (tool.definition, tool.former_definition)
         # A new tool whose name looks like an accepted one's could be mistaken for it.
         harmless = old is None and trust == "pinned" and sanitize(tool.name).casefold() not in known_names
+        # `stored` is None at the first list of a server, which the person has chosen to trust by configuring it.
         if same or (tool.name not in ambiguous and (harmless or stored is None or trust == "always")):
             accepted.append(tool)
         else:
             shown = None if old is None else _decode(old)
             quarantined.append(QuarantinedTool(tool.name, shown, _decode(tool.definition), digest(tool.definition)))
     to_store = {tool.name: tool.definition for tool in accepted if known.get(tool.name) != tool.definition}
-    return DefinitionReview(tuple(accepted), tuple(quarantined), to_store)
+    return DefinitionReviewResult(tuple(accepted), tuple(quarantined), to_store)
 
 
 def digest(definition: bytes) -> str:

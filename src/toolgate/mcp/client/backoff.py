@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from secrets import SystemRandom
 
+# A server that dies a few seconds after every handshake has not succeeded: its waits go on to grow.
 _STABLE_SECONDS = 30.0
 
 

@@ -9,17 +9,20 @@ from msgspec import Struct
 
 from toolgate.mcp.protocol.headers import header_parameters
 from toolgate.mcp.protocol.line_reader import printable
-from toolgate.tools.schema_check import ToolSchemaLinter
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.tool import Annotations
 
+# MCP sets no limits, and the model gets names and descriptions with every request.
 _MAX_NAME_CHARS = 256
 _MAX_DESCRIPTION_CHARS = 16 * 1024
 _MAX_ICON_CHARS = 64 * 1024
+# An SVG could hold a script, and plain HTTP shows to the network who looks at the tool.
 _ICON = re.compile(r"https://[^\s\"'<>]+|data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
+# `token` of RFC 9110: the characters of a header's name.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-class UnusableTool(Exception):
+class UnusableToolError(Exception):
     """A tool is left out; the message names it and the reason."""
 
 
@@ -48,37 +51,40 @@ class McpToolDefinition(Struct, frozen=True):
     header_arguments: tuple[HeaderArgument, ...] = ()
 
 
-def parse_definition(value: Any, schemas: ToolSchemaLinter) -> McpToolDefinition:
-    """Parse one entry of a server's list of tools; UnusableTool if it cannot be used."""
+def parse_definition(value: Any, schemas: ToolSchemaValidator) -> McpToolDefinition:
+    """Parse one entry of a server's list of tools; UnusableToolError if it cannot be used."""
     if type(value) is not dict or type(value.get("name")) is not str or not value["name"]:
-        raise UnusableTool("a tool without a name")
+        raise UnusableToolError("a tool without a name")
     name = value["name"]
     if len(name) > _MAX_NAME_CHARS:
-        raise UnusableTool(f"{printable(name[:40])}: its name is longer than {_MAX_NAME_CHARS} letters")
+        raise UnusableToolError(f"{printable(name[:40])}: its name is longer than {_MAX_NAME_CHARS} letters")
     try:
         return _parse(name, value, schemas)
-    except UnusableTool as reason:
-        raise UnusableTool(f"{printable(name)}: {reason}") from None
+    except UnusableToolError as reason:
+        raise UnusableToolError(f"{printable(name)}: {reason}") from None
     except RecursionError:
-        raise UnusableTool(f"{printable(name)}: its definition is nested too deeply") from None
+        raise UnusableToolError(f"{printable(name)}: its definition is nested too deeply") from None
 
 
-def _parse(name: str, value: Mapping[str, Any], schemas: ToolSchemaLinter) -> McpToolDefinition:
+def _parse(name: str, value: Mapping[str, Any], schemas: ToolSchemaValidator) -> McpToolDefinition:
     description = _text(value.get("description")) or ""
     if len(description) > _MAX_DESCRIPTION_CHARS:
-        raise UnusableTool(f"its description is longer than {_MAX_DESCRIPTION_CHARS} letters")
+        raise UnusableToolError(f"its description is longer than {_MAX_DESCRIPTION_CHARS} letters")
     if _object(value.get("execution")).get("taskSupport") == "required":
-        raise UnusableTool("it runs only as a task")
+        raise UnusableToolError("it runs only as a task")
     schema = value.get("inputSchema", {"type": "object"})
     if type(schema) is not dict or (problem := schemas.problem(schema)) is not None:
-        raise UnusableTool(f"its input schema {problem if type(schema) is dict else 'is no object'}")
+        raise UnusableToolError(f"its input schema {problem if type(schema) is dict else 'is no object'}")
     hints = _object(value.get("annotations"))
     output = value.get("outputSchema")
+    # Results are not checked against it, so that a tool with a bad one is usable without it.
     output = output if type(output) is dict and schemas.problem(output) is None else None
     title = _text(value.get("title")) or _text(hints.get("title"))
     if title is not None and len(title) > _MAX_NAME_CHARS:
-        raise UnusableTool(f"its title is longer than {_MAX_NAME_CHARS} letters")
-    icon = _safe_icon(value.get("icons"))
+        raise UnusableToolError(f"its title is longer than {_MAX_NAME_CHARS} letters")
+    icons = value.get("icons")
+    sources = [_text(_object(icon).get("src")) or "" for icon in icons[:8]] if type(icons) is list else []
+    icon = next((src for src in sources if len(src) <= _MAX_ICON_CHARS and _ICON.fullmatch(src)), None)
     former = {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
     return McpToolDefinition(
         name=name,
@@ -97,8 +103,8 @@ def _parse(name: str, value: Mapping[str, Any], schemas: ToolSchemaLinter) -> Mc
 def _canonical(fields: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(fields, order="sorted")
-    except UnicodeEncodeError:
-        raise UnusableTool("its definition holds halves of characters") from None
+    except UnicodeEncodeError:  # "\ud83d" alone is valid JSON, and no text
+        raise UnusableToolError("its definition holds halves of characters") from None
 
 
 def _annotations(hints: Mapping[str, Any]) -> Annotations:
@@ -112,17 +118,11 @@ def _annotations(hints: Mapping[str, Any]) -> Annotations:
     )
 
 
-def _safe_icon(icons: Any) -> str | None:
-    """Return the first icon that is safe to show: none that could hold a script, none over plain HTTP."""
-    sources = [_text(_object(icon).get("src")) or "" for icon in icons[:8]] if type(icons) is list else []
-    return next((src for src in sources if len(src) <= _MAX_ICON_CHARS and _ICON.fullmatch(src)), None)
-
-
 def _header_arguments(schema: Mapping[str, Any]) -> tuple[HeaderArgument, ...]:
     arguments = []
     for path, header, _ in header_parameters(schema):
         if type(header) is not str or not _TOKEN.fullmatch(header):
-            raise UnusableTool(f"it wants {printable(path[-1])!r} in a header with an invalid name")
+            raise UnusableToolError(f"it wants {printable(path[-1])!r} in a header with an invalid name")
         arguments.append(HeaderArgument(path, header))
     return tuple(arguments)
 

@@ -21,28 +21,29 @@ from toolgate.mcp.protocol.jsonrpc import (
     RpcErrorResponse,
     RpcNotification,
     RpcRequest,
-    RpcResponse,
+    RpcResultResponse,
 )
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.revisions import CANCELLED, LIST_CHANGED, STATELESS
 from toolgate.mcp.protocol.server_config import RemoteServerConfig
 from toolgate.mcp.protocol.transport import (
     CheckUrl,
-    HttpClientResponse,
     HttpRequestSender,
     McpConnectionLost,
     McpError,
+    McpHttpResponse,
     McpLoginRequired,
     McpResponseBroken,
     McpSessionExpired,
     OnMessage,
     RemoteMcpError,
 )
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
+# Visible ASCII, as the protocol demands: a line break would let a server add headers to our requests.
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}")
+# For messages that expect no response: a server that hangs must delay neither a handshake nor our shutdown.
 _SEND_SECONDS = 2.0
-"""Time for messages that expect no response."""
 
 
 class HttpTransport:
@@ -77,6 +78,7 @@ class HttpTransport:
 
         In the stateless protocol closing the connection cancels a request; before, that takes a notification.
         """
+        # Proxies may route by these headers without reading the body.
         routing: dict[str, str] = {}
         if self._revision == STATELESS:
             routing[METHOD] = request.method
@@ -90,7 +92,8 @@ class HttpTransport:
             finally:
                 await response.aclose()
         except asyncio.CancelledError:
-            if self._revision not in (None, STATELESS):
+            if self._revision not in (None, STATELESS):  # None: a handshake must not be cancelled
+                # A task of its own, because this one is being cancelled and must not wait for a server.
                 task = asyncio.get_running_loop().create_task(
                     self.send(RpcNotification(CANCELLED, {"requestId": request.id}))
                 )
@@ -116,7 +119,7 @@ class HttpTransport:
                 response = await self._send("GET", b"", {}, "")
                 try:
                     if response.status != 200 or media_type(response) != EVENT_STREAM:
-                        break
+                        break  # mostly 405: the server offers no such stream
                     async with aclosing(read_messages(response)) as messages:
                         async for message in messages:
                             if isinstance(message, RpcRequest | RpcNotification):
@@ -125,7 +128,7 @@ class HttpTransport:
                     await response.aclose()
             await asyncio.sleep(backoff.seconds())
             self._on_message(RpcNotification(LIST_CHANGED))  # a change meanwhile was not notified
-        await asyncio.Future()
+        await asyncio.Future()  # until cancelled
 
     async def aclose(self) -> None:
         """End the session, if there is one and the server can be reached."""
@@ -133,6 +136,7 @@ class HttpTransport:
             task.cancel()
         if self._background:
             await asyncio.wait(self._background)
+        # A server keeps a session until it is deleted or times out.
         if self._session is not None and not self.lost.done():
             with suppress(McpError, ToolgateError, TimeoutError):
                 async with asyncio.timeout(_SEND_SECONDS):
@@ -141,7 +145,7 @@ class HttpTransport:
         if not self.lost.done():
             self.lost.set_result(McpConnectionLost("was closed"))
 
-    async def _send(self, method: str, body: bytes, headers: Mapping[str, str], rpc_method: str) -> HttpClientResponse:
+    async def _send(self, method: str, body: bytes, headers: Mapping[str, str], rpc_method: str) -> McpHttpResponse:
         """Send a request, and once more with a new token if the old one is refused; a tool call is never sent again."""
         response = await self._send_once(method, body, headers, rpc_method)
         if response.status not in (401, 403):
@@ -159,33 +163,35 @@ class HttpTransport:
 
     async def _send_once(
         self, method: str, body: bytes, headers: Mapping[str, str], rpc_method: str
-    ) -> HttpClientResponse:
+    ) -> McpHttpResponse:
         url = self._server.url
+        all_headers = {name.lower(): value for name, value in self._server.headers.items()}
+        all_headers["accept"] = EVENT_STREAM if method == "GET" else f"application/json, {EVENT_STREAM}"
+        if method == "POST":
+            all_headers["content-type"] = "application/json"
+        if self._revision is not None:
+            all_headers[PROTOCOL_VERSION] = self._revision
+        if self._session is not None:
+            all_headers[SESSION_ID] = self._session
         try:
+            # At each request, since the name of the host may lead elsewhere by now.
             if self._check_url is not None:
                 await self._check_url(url)
-            all_headers = {**await self._headers(method), **headers}
+            # A configured header takes precedence over a login.
+            if (
+                "authorization" not in all_headers
+                and self._bearer is not None
+                and (token := await self._bearer.token())
+            ):
+                all_headers["authorization"] = f"Bearer {token}"
+            all_headers |= headers
             return await self._http.send(method, url, all_headers, body, once=rpc_method == "tools/call")
-        except ToolFailure as refusal:  # the egress check, whose messages are written for models
+        except ToolCallFailed as refusal:  # the egress check, whose messages are written for models
             raise RemoteMcpError(f"may not be asked: {refusal}", INTERNAL_ERROR) from None
         except UpstreamUnavailable as error:
             raise self._lose(McpConnectionLost(f"cannot be reached: {error.message}")) from None
 
-    async def _headers(self, method: str) -> dict[str, str]:
-        headers = {name.lower(): value for name, value in self._server.headers.items()}
-        headers["accept"] = EVENT_STREAM if method == "GET" else f"application/json, {EVENT_STREAM}"
-        if method == "POST":
-            headers["content-type"] = "application/json"
-        if self._revision is not None:
-            headers[PROTOCOL_VERSION] = self._revision
-        if self._session is not None:
-            headers[SESSION_ID] = self._session
-        # A configured header takes precedence over a login.
-        if "authorization" not in headers and self._bearer is not None and (token := await self._bearer.token()):
-            headers["authorization"] = f"Bearer {token}"
-        return headers
-
-    async def _result(self, response: HttpClientResponse, request: RpcRequest) -> Mapping[str, Any]:
+    async def _result(self, response: McpHttpResponse, request: RpcRequest) -> Mapping[str, Any]:
         if not 200 <= response.status < 300:
             raise await self._error(response)
         if request.method == "initialize":
@@ -196,15 +202,16 @@ class HttpTransport:
         async with aclosing(read_messages(response)) as messages:
             async for message in messages:
                 match message:
-                    case RpcResponse(id, result) if id == request.id and type(id) is int:
+                    case RpcResultResponse(id, result) if id == request.id and type(id) is int:
                         return result
+                    # An error without an id is of this request, too: the server could not read it.
                     case RpcErrorResponse(id, code, text, data) if id is None or (id == request.id and type(id) is int):
                         raise RemoteMcpError(text, code, data)
                     case RpcRequest() | RpcNotification():
                         self._on_message(message)
         raise McpResponseBroken("ended its answer before it had given one")
 
-    async def _error(self, response: HttpClientResponse) -> McpError:
+    async def _error(self, response: McpHttpResponse) -> McpError:
         error = await read_error(response)
         # The standard demands 404 for an expired session; servers made from a well-known example send 400 and a sentence.
         expired = response.status == 404 or (

@@ -15,20 +15,21 @@ from toolgate.mcp.protocol.line_reader import (
     TOO_LARGE,
     McpReadRateLimit,
 )
-from toolgate.mcp.protocol.transport import HttpClientResponse, McpResponseBroken
-from toolgate.wire.sse import SseDecoder
+from toolgate.mcp.protocol.transport import McpHttpResponse, McpResponseBroken
+from toolgate.wire.sse_decoder import SseDecoder
 
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
+# A chunk may hold thousands of tiny events; no step of the event loop decodes more of it than this.
 _SLICE_BYTES = 16 * 1024
 
 
-def media_type(response: HttpClientResponse) -> str:
+def media_type(response: McpHttpResponse) -> str:
     """Return the media type of the body, without parameters."""
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def read_messages(response: HttpClientResponse) -> AsyncGenerator[Message, None]:
+async def read_messages(response: McpHttpResponse) -> AsyncGenerator[Message, None]:
     """Yield the messages as they arrive; anything else is skipped, and a flood is throttled."""
     if media_type(response) != EVENT_STREAM:
         for number, message in enumerate(await _decode(await _read_body(response)), 1):
@@ -51,7 +52,7 @@ async def read_messages(response: HttpClientResponse) -> AsyncGenerator[Message,
             await asyncio.sleep(throttle.pause(count, len(piece)))
 
 
-async def read_error(response: HttpClientResponse) -> RpcErrorResponse | None:
+async def read_error(response: McpHttpResponse) -> RpcErrorResponse | None:
     """Return the JSON-RPC error in the body of a response with an error status, if there is one."""
     if media_type(response) != JSON:
         return None
@@ -62,7 +63,7 @@ async def read_error(response: HttpClientResponse) -> RpcErrorResponse | None:
     return next((message for message in found if isinstance(message, RpcErrorResponse)), None)
 
 
-async def _read_body(response: HttpClientResponse) -> bytes:
+async def _read_body(response: McpHttpResponse) -> bytes:
     pieces: list[bytes] = []
     size = 0
     async for piece in response:
@@ -82,6 +83,7 @@ async def _decode(text: bytes) -> Sequence[Message]:
 
 async def _decode_lenient(text: bytes) -> Sequence[Message]:
     try:
+        # Since 2025-11-25 a stream may begin with an event without data, whose id a client could resume from.
         return await _decode(text) if text.strip() else ()
     except InvalidUpstreamAnswer:
         return ()

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolgate.conversation.message import Media, Text
-from toolgate.tools.tool import ToolFailure, ToolOutput
+from toolgate.tools.tool import ToolCallFailed, ToolOutput
 from toolgate.wire.jsontext import encode
 
+# Results up to this size are decoded in the event loop, since handing them to a thread would cost more.
 _FEW_BLOCKS = 16
 _SHORT_CHARS = 16 * 1024
 _TEXT_FIELDS = frozenset(("type", "text"))
+# Possessive: a large text that is no base64 is refused in one pass.
 _BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]*+={0,2}+\s*+")
 
 
@@ -29,15 +31,16 @@ def is_small(result: Mapping[str, Any]) -> bool:
 
 
 def decode_result(result: Mapping[str, Any]) -> ToolOutput:
-    """Decode the result of `tools/call`; ToolFailure if it is not complete."""
+    """Decode the result of `tools/call`; ToolCallFailed if it is not complete."""
     kind = result.get("resultType", "complete")
     if kind == "input_required":
-        raise ToolFailure("The tool wants to ask the user something, and this gateway cannot pass the question on.")
+        raise ToolCallFailed("The tool wants to ask the user something, and this gateway cannot pass the question on.")
     if kind != "complete":
-        raise ToolFailure("The tool answered in a way that this gateway does not understand.")
+        raise ToolCallFailed("The tool answered in a way that this gateway does not understand.")
     blocks = result.get("content")
     content = [_decode_block(block) for block in blocks] if type(blocks) is list else []
     structured = result.get("structuredContent")
+    # The model reads only the content, and not every server repeats the structured result there.
     if structured is not None and not any(isinstance(part, Text) for part in content):
         content.append(Text(encode(structured).decode()))
     meta = result.get("_meta")

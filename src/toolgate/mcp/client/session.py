@@ -19,7 +19,7 @@ from toolgate.mcp.protocol.jsonrpc import (
     RpcErrorResponse,
     RpcNotification,
     RpcRequest,
-    RpcResponse,
+    RpcResultResponse,
 )
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.revisions import (
@@ -33,15 +33,17 @@ from toolgate.mcp.protocol.revisions import (
     WITH_HANDSHAKE,
 )
 from toolgate.mcp.protocol.transport import McpConnectionLost, McpResponseBroken, McpTransport, RemoteMcpError
-from toolgate.tools.tool import CallProgress, ReportProgress
+from toolgate.tools.tool import CallProgressUpdate, ReportProgress
 from toolgate.wire.jsontext import encode
 
+# A server could list for ever; a list is held in memory as a whole.
 MAX_TOOLS = 10_000
 MAX_LIST_BYTES = 8 * 1024 * 1024
 MAX_DEFINITION_BYTES = 512 * 1024
 _MAX_PAGES = 1000
 _MAX_CURSOR_CHARS = 4096
 _MAX_REPLIES = 16
+# A server that does not know `server/discover` may ignore it, and then needs the rest of `connect_timeout`.
 _DISCOVER_SECONDS = 3.0
 
 
@@ -72,7 +74,27 @@ class ClientSession:
         which costs one request where it is not supported and saves the session where it is.
         """
         await self._transport.open(self._on_message)
-        await (self._discover_or_initialize() if stateless_first else self._initialize_or_discover())
+        if not stateless_first:
+            try:
+                await self._initialize()
+            except RemoteMcpError as refusal:
+                # A server of the stateless protocol alone does not know `initialize`, or names what it supports.
+                about_revisions = _supported_revisions(refusal) is not None
+                if not about_revisions and refusal.code not in (METHOD_NOT_FOUND, UNSUPPORTED_VERSION):
+                    raise
+                await self._discover()
+            return
+        try:
+            async with asyncio.timeout(_DISCOVER_SECONDS):
+                await self._discover()
+            return
+        except (TimeoutError, McpResponseBroken):
+            pass  # a server that does not know the method may not answer at all
+        except RemoteMcpError as refusal:
+            supported = _supported_revisions(refusal)
+            if supported is not None and not set(supported) & set(WITH_HANDSHAKE):
+                raise McpConnectionLost(f"supports only {', '.join(supported)} of the protocol") from None
+        await self._initialize()
 
     async def list_tools(self) -> ToolListing:
         """List all definitions, page by page; a server whose pages repeat or never end is cut off."""
@@ -84,6 +106,7 @@ class ClientSession:
         while len(cursors) < _MAX_PAGES and len(definitions) < MAX_TOOLS:
             result = await self._request("tools/list", {} if cursor is None else {"cursor": cursor})
             page, cursor = result.get("tools"), result.get("nextCursor")
+            # In a thread, because measuring a definition means to encode it.
             kept, too_large, page_size = await asyncio.to_thread(_split_by_size, page if type(page) is list else [])
             definitions += kept
             left_out += too_large
@@ -124,44 +147,21 @@ class ClientSession:
             try:
                 await self._request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
             except McpResponseBroken:
-                pass
+                pass  # a proxy has closed the idle stream, say: subscribe again
             except RemoteMcpError:
-                await asyncio.Future()
+                await asyncio.Future()  # refused; the list is still read every few minutes
             await asyncio.sleep(backoff.seconds())
             self._on_change()  # changes between two subscriptions were not notified
 
     async def wait_lost(self) -> McpConnectionLost:
         """Wait until the connection is lost, and return why."""
-        return await asyncio.shield(self._transport.lost)
+        return await asyncio.shield(self._transport.lost)  # cancelling a bare future would mark it as done
 
     async def aclose(self) -> None:
         """Close the connection."""
         for reply in self._replies:
             reply.cancel()
         await self._transport.aclose()
-
-    async def _discover_or_initialize(self) -> None:
-        try:
-            async with asyncio.timeout(_DISCOVER_SECONDS):
-                await self._discover()
-            return
-        except (TimeoutError, McpResponseBroken):
-            pass  # a server that does not know the method may not answer at all
-        except RemoteMcpError as refusal:
-            supported = _supported_revisions(refusal)
-            if supported is not None and not set(supported) & set(WITH_HANDSHAKE):
-                raise McpConnectionLost(f"supports only {', '.join(supported)} of the protocol") from None
-        await self._initialize()
-
-    async def _initialize_or_discover(self) -> None:
-        try:
-            await self._initialize()
-            return
-        except RemoteMcpError as refusal:
-            about_revisions = _supported_revisions(refusal) is not None
-            if not about_revisions and refusal.code not in (METHOD_NOT_FOUND, UNSUPPORTED_VERSION):
-                raise
-        await self._discover()
 
     async def _discover(self) -> None:
         self._transport.set_revision(STATELESS)
@@ -188,7 +188,7 @@ class ClientSession:
     def _read_capabilities(self, result: Mapping[str, Any]) -> None:
         capabilities = result.get("capabilities")
         tools = capabilities.get("tools") if type(capabilities) is dict else None
-        if tools is None:
+        if tools is None:  # a server of prompts or resources only
             raise McpConnectionLost("offers no tools")
         self._notifies_changes = type(tools) is dict and tools.get("listChanged") is True
 
@@ -203,14 +203,21 @@ class ClientSession:
     def _on_message(self, message: RpcRequest | RpcNotification) -> None:
         match message:
             case RpcRequest(id, "ping"):
-                self._reply(RpcResponse(id, {}))
+                self._reply(RpcResultResponse(id, {}))
             case RpcRequest(id, method):
                 # We announce neither sampling nor elicitation nor roots.
                 self._reply(RpcErrorResponse(id, METHOD_NOT_FOUND, f"{method[:80]} is not offered by this client"))
             case RpcNotification(method) if method == LIST_CHANGED:
                 self._on_change()
             case RpcNotification("notifications/progress", params):
-                self._report_progress(params)
+                token, text = params.get("progressToken"), params.get("message")
+                if type(token) is str and token.isascii() and token.isdigit():
+                    token = int(token[:18])  # some servers turn every token into a string
+                on_progress = self._on_progress.get(token) if type(token) is int else None
+                if on_progress is not None:
+                    shown = text[:1000] if type(text) is str else None
+                    done, total = _number(params.get("progress")), _number(params.get("total"))
+                    on_progress(CallProgressUpdate(shown, done, total))
             case _:
                 pass  # log messages, and notifications that we did not subscribe to
 
@@ -220,15 +227,6 @@ class ClientSession:
         reply = asyncio.get_running_loop().create_task(self._transport.send(message))
         self._replies.add(reply)
         reply.add_done_callback(self._replies.discard)
-
-    def _report_progress(self, params: Mapping[str, Any]) -> None:
-        token, text = params.get("progressToken"), params.get("message")
-        if type(token) is str and token.isascii() and token.isdigit():
-            token = int(token[:18])  # some servers turn every token into a string
-        on_progress = self._on_progress.get(token) if type(token) is int else None
-        if on_progress is not None:
-            message = text[:1000] if type(text) is str else None
-            on_progress(CallProgress(message, _number(params.get("progress")), _number(params.get("total"))))
 
 
 def _split_by_size(page: list[Any]) -> tuple[list[Any], list[str], int]:
@@ -259,4 +257,5 @@ def _supported_revisions(refusal: RemoteMcpError) -> list[str] | None:
 
 
 def _number(value: Any) -> float | None:
+    # `float` fails for integers of more than 308 digits, which JSON may hold.
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else None

@@ -10,16 +10,22 @@ from contextlib import suppress
 from typing import Any
 
 from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
-from toolgate.mcp.client.accepted_definitions import AcceptedDefinitions, QuarantinedTool, Trust, digest, review
+from toolgate.mcp.client.accepted_definitions import (
+    AcceptedDefinitionStoreProtocol,
+    QuarantinedTool,
+    Trust,
+    digest,
+    review,
+)
 from toolgate.mcp.client.backoff import Backoff
-from toolgate.mcp.client.definitions import McpToolDefinition, UnusableTool, parse_definition
+from toolgate.mcp.client.definitions import McpToolDefinition, UnusableToolError, parse_definition
 from toolgate.mcp.client.http import HttpTransport
 from toolgate.mcp.client.results import decode_result, is_small
 from toolgate.mcp.client.session import ClientSession
 from toolgate.mcp.client.stdio import StdioTransport
 from toolgate.mcp.client.tool_names import ambiguous_names, public_names
 from toolgate.mcp.oauth.bearer import BearerTokenRefresher
-from toolgate.mcp.oauth.login_storage import LoginRepository
+from toolgate.mcp.oauth.login_storage import LoginStoreProtocol
 from toolgate.mcp.protocol.headers import argument_at, encode_value, header_text, parameter_header
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.revisions import STATELESS
@@ -34,10 +40,11 @@ from toolgate.mcp.protocol.transport import (
     McpTransport,
     RemoteMcpError,
 )
-from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.tool import CallPreview, OnChange, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.schema_check import ToolSchemaValidator
+from toolgate.tools.tool import CallPreview, OnChange, ServerToolDefinition, ToolCallFailed, ToolCallInput, ToolOutput
 
 _LIST_SECONDS = 60.0
+# A server may announce changes thousands of times a second, and each list is parsed and compared with the database.
 _BETWEEN_LISTS = 1.0
 _MAX_LEFT_OUT = 1000
 
@@ -45,7 +52,7 @@ _MAX_LEFT_OUT = 1000
 class McpTool:
     """A tool of an MCP server, for as long as its definition is the accepted one."""
 
-    def __init__(self, source: "McpSource", spec: ToolSpec, definition: McpToolDefinition) -> None:
+    def __init__(self, source: "McpSource", spec: ServerToolDefinition, definition: McpToolDefinition) -> None:
         self.spec = spec
         self.definition = definition
         self._source = source
@@ -67,10 +74,10 @@ class McpSource:
         name: str,
         server: StdioServerConfig | RemoteServerConfig,
         *,
-        accepted: AcceptedDefinitions,
+        accepted: AcceptedDefinitionStoreProtocol,
         http: HttpRequestSender | None = None,
-        schemas: ToolSchemaLinter | None = None,
-        tokens: LoginRepository | None = None,
+        schemas: ToolSchemaValidator | None = None,
+        tokens: LoginStoreProtocol | None = None,
         check_url: CheckUrl | None = None,
         prefix: str | None = None,
         foreign_prefixes: Sequence[str] = (),
@@ -109,7 +116,7 @@ class McpSource:
             if isinstance(server, RemoteServerConfig) and http is not None and tokens is not None
             else None
         )
-        self._schemas = schemas or ToolSchemaLinter()
+        self._schemas = schemas or ToolSchemaValidator()
         self._session: ClientSession | None = None
         self._connection_problem: str | None = "is being connected to"
         self._left_out: list[str] = []
@@ -152,6 +159,7 @@ class McpSource:
     async def open(self, on_change: OnChange) -> None:
         """Start to connect in the background."""
         self._on_change = on_change
+        # A server that hangs or needs minutes to start must not delay the start of Toolgate.
         self._connecting = asyncio.get_running_loop().create_task(self._stay_connected(), name=self.name)
         self._connecting.add_done_callback(self._on_stopped)
 
@@ -177,24 +185,30 @@ class McpSource:
             self._changed.set()
 
     async def call(self, tool: McpToolDefinition, invocation: ToolCallInput) -> ToolOutput:
-        """Call a tool; ToolFailure if that fails."""
+        """Call a tool; ToolCallFailed if that fails."""
         session, server = self._session, f"The MCP server {self._server_name}"
         if session is None:
-            raise ToolFailure(f"{server} {self._connection_problem or 'is not connected'}; nothing was run.")
+            raise ToolCallFailed(f"{server} {self._connection_problem or 'is not connected'}; nothing was run.")
+        # A run keeps the tool that it was given; the definition may have changed while a person was asked.
         if not any(one.definition.definition == tool.definition for one in self._tools):
-            raise ToolFailure(f"The tool {tool.name} has changed and waits to be accepted; nothing was run.")
-        headers = _argument_headers(tool, invocation.arguments) if session.revision == STATELESS else {}
+            raise ToolCallFailed(f"The tool {tool.name} has changed and waits to be accepted; nothing was run.")
+        headers: dict[str, str] = {}
+        if session.revision == STATELESS:  # such a call repeats some of its arguments in headers
+            for argument in tool.header_arguments:
+                value = argument_at(invocation.arguments, argument.path)
+                if isinstance(value, str | int | float):
+                    headers[parameter_header(argument.header)] = encode_value(header_text(value))
         try:
             result = await session.call_tool(tool.name, invocation.text, invocation.report, headers)
             return decode_result(result) if is_small(result) else await asyncio.to_thread(decode_result, result)
         except RemoteMcpError as refusal:
-            raise ToolFailure(str(refusal)) from None
+            raise ToolCallFailed(str(refusal)) from None
         except RecursionError:
-            raise ToolFailure("The tool gave a result that is nested too deeply to be read.") from None
+            raise ToolCallFailed("The tool gave a result that is nested too deeply to be read.") from None
         except McpError as error:
             if isinstance(error, McpResponseBroken):
                 self._changed.set()  # listing the tools shows whether the server still answers
-            raise ToolFailure(f"{server} {error}; the call may or may not have taken effect.") from None
+            raise ToolCallFailed(f"{server} {error}; the call may or may not have taken effect.") from None
 
     async def aclose(self) -> None:
         """Disconnect and end the background task."""
@@ -214,7 +228,15 @@ class McpSource:
             loss = await self._connect()
             if self._closing:  # a task group that fails while it is cancelled raises the failure alone
                 return
-            self._connection_problem = self._describe(loss)
+            if isinstance(loss, TimeoutError):
+                handshake, listing = f"{self._connect_seconds:g} s", f"{_LIST_SECONDS:g} s"
+                problem = f"did not finish its handshake within {handshake}, or its list within {listing}"
+            elif isinstance(loss, McpLoginRequired) and self._bearer is not None:
+                failure, remedy = self._bearer.failure, f"run `toolgate mcp login {self._server_name}`"
+                problem = f"{loss}: {remedy if failure is None else failure}"
+            else:
+                problem = printable(str(loss), 500)
+            self._connection_problem = problem
             if isinstance(loss, McpSessionExpired) and backoff.stable:
                 continue  # the server works: its tools need not disappear during a new handshake
             self._publish(())
@@ -233,12 +255,20 @@ class McpSource:
 
     async def _connect(self) -> Exception:
         """Connect, stay connected until the connection is lost, and return why."""
-        session = ClientSession(self._transport(), self._changed.set)
+        transport: McpTransport
+        if isinstance(self._server, StdioServerConfig):
+            transport, stateless_first = StdioTransport(self._server), False
+        else:
+            assert self._http is not None
+            if self._bearer is not None:
+                self._bearer.forget()  # a person may have logged in since the last attempt
+            transport = HttpTransport(self._server, self._http, self._bearer, self._check_url)
+            stateless_first = not self._server.handshake
+        session = ClientSession(transport, self._changed.set)
         loss: Exception = McpSessionExpired("was closed")
         try:
             async with asyncio.timeout(self._connect_seconds):
-                stateless = isinstance(self._server, RemoteServerConfig) and not self._server.handshake
-                await session.open(stateless_first=stateless)
+                await session.open(stateless_first=stateless_first)
             await self._list(session)
             self._session, self._connection_problem = session, None
             self._tried.set()
@@ -247,19 +277,14 @@ class McpSource:
                 group.create_task(session.listen())
                 group.create_task(self._keep_listed(session))
         except* (McpError, ToolgateError, TimeoutError) as losses:
-            loss = _first(losses)
+            # `except*` catches a group even of a single failure; the first one is the cause.
+            loss = losses
+            while isinstance(loss, ExceptionGroup):
+                loss = loss.exceptions[0]
         finally:
             self._session = None
             await _finish(session.aclose())
         return loss
-
-    def _transport(self) -> McpTransport:
-        if isinstance(self._server, StdioServerConfig):
-            return StdioTransport(self._server)
-        assert self._http is not None
-        if self._bearer is not None:
-            self._bearer.forget()
-        return HttpTransport(self._server, self._http, self._bearer, self._check_url)
 
     async def _keep_listed(self, session: ClientSession) -> None:
         """List the tools again after a change, at most once a second, and every `check_seconds`."""
@@ -271,9 +296,10 @@ class McpSource:
             await self._list(session)
 
     async def _list(self, session: ClientSession) -> None:
-        self._changed.clear()
+        self._changed.clear()  # before the request: a change while it is answered needs another list
         async with asyncio.timeout(_LIST_SECONDS):
             listing = await session.list_tools()
+        # In a thread: a list may hold thousands of schemas, and each is checked.
         definitions, unusable = await asyncio.to_thread(self._parse, listing.definitions)
         self._left_out = [*listing.left_out, *unusable][:_MAX_LEFT_OUT]
         await self._apply(definitions)
@@ -284,7 +310,7 @@ class McpSource:
         for value in values:
             try:
                 tool = parse_definition(value, self._schemas)
-            except UnusableTool as reason:
+            except UnusableToolError as reason:
                 left_out.append(str(reason))
                 continue
             if tool.name in tools:
@@ -303,37 +329,30 @@ class McpSource:
         if result.to_store or stored is None:
             await self._accepted.save(self.name, result.to_store)
         self._definitions, self._quarantined = definitions, result.quarantined
-        self._publish([McpTool(self, self._spec(names[tool.name], tool), tool) for tool in result.accepted])
-
-    def _spec(self, name: str, tool: McpToolDefinition) -> ToolSpec:
-        return ToolSpec(
-            name=name,
-            description=tool.description,
-            source=self.name,
-            input_schema=tool.input_schema,
-            output_schema=tool.output_schema,
-            origin=tool.name,
-            display_name=tool.title,
-            icon=tool.icon,
-            tags=self._tags,
-            annotations=tool.annotations,
-            timeout=self._timeout,
-        )
+        tools: list[McpTool] = []
+        for tool in result.accepted:
+            spec = ServerToolDefinition(
+                name=names[tool.name],
+                description=tool.description,
+                source=self.name,
+                input_schema=tool.input_schema,
+                output_schema=tool.output_schema,
+                origin=tool.name,
+                display_name=tool.title,
+                icon=tool.icon,
+                tags=self._tags,
+                annotations=tool.annotations,
+                timeout=self._timeout,
+            )
+            tools.append(McpTool(self, spec, tool))
+        self._publish(tools)
 
     def _publish(self, tools: Sequence[McpTool]) -> None:
+        # A list is read every few minutes and is mostly the same: clients are notified only of real changes.
         changed = [tool.spec for tool in tools] != [tool.spec for tool in self._tools]
         self._tools = tuple(tools)
         if changed:
             self._on_change()
-
-    def _describe(self, loss: Exception) -> str:
-        if isinstance(loss, TimeoutError):
-            return f"did not finish its handshake within {self._connect_seconds:g} s, or its list within {_LIST_SECONDS:g} s"
-        if isinstance(loss, McpLoginRequired) and self._bearer is not None:
-            if self._bearer.failure is not None:
-                return f"{loss}: {self._bearer.failure}"
-            return f"{loss}: run `toolgate mcp login {self._server_name}`"
-        return printable(str(loss), 500)
 
 
 async def _raise_when_lost(session: ClientSession) -> None:
@@ -348,24 +367,6 @@ async def _finish(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, Exception)
-    return found
-
-
-def _argument_headers(tool: McpToolDefinition, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers that repeat some of the arguments in a stateless call."""
-    headers: dict[str, str] = {}
-    for argument in tool.header_arguments:
-        value = argument_at(arguments, argument.path)
-        if isinstance(value, str | int | float):
-            headers[parameter_header(argument.header)] = encode_value(header_text(value))
-    return headers
 
 
 def _ignore_change() -> None:

@@ -22,7 +22,7 @@ from toolgate.mcp.protocol.jsonrpc import (
     RpcErrorResponse,
     RpcNotification,
     RpcRequest,
-    RpcResponse,
+    RpcResultResponse,
     decode_messages,
 )
 from toolgate.mcp.protocol.line_reader import (
@@ -41,12 +41,17 @@ from toolgate.mcp.protocol.server_config import StdioServerConfig
 from toolgate.mcp.protocol.transport import McpConnectionLost, OnMessage, RemoteMcpError
 from toolgate.processes.child import ChildProcess, PipeWriteTransport
 
+# Any other variable may be a secret of ours, above all the keys of providers.
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 _NEVER_CANCELLED = ("initialize", "server/discover")  # the protocol forbids to cancel the handshake
+# Kept in our memory for a server that does not read its stdin.
 _MAX_UNSENT_BYTES = 16 * 1024 * 1024
+# Many servers print a banner or log lines to stdout; one that prints nothing else is no MCP server.
 _MAX_INVALID_LINES = 1000
 _FULL_CHUNK_BYTES = 64 * 1024
+# A dying process closes its stdout a moment before its exit status can be read.
 _EXIT_SECONDS = 0.1
+# The id of a response at either end: `{"jsonrpc":"2.0","id":7,"result":…` and `…},"id":7,"jsonrpc":"2.0"}`.
 _ID_FIRST = re.compile(rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*([0-9]{1,15})\s*,')
 _ID_LAST = re.compile(rb'"id"\s*:\s*([0-9]{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
@@ -93,6 +98,7 @@ class StdioTransport:
             self._write(request.encode())
             return await result
         except asyncio.CancelledError:
+            # Writing only fills a buffer, so that a cancelled task need not wait for the server.
             if request.method not in _NEVER_CANCELLED and not self.lost.done():
                 with suppress(McpConnectionLost):
                     self._write(RpcNotification(CANCELLED, {"requestId": id}).encode())
@@ -144,7 +150,7 @@ class StdioTransport:
         match message:
             case RpcRequest() | RpcNotification():
                 self._on_message(message)
-            case RpcResponse(id, result):
+            case RpcResultResponse(id, result):
                 if (pending := self._pending_request(id)) is not None:
                     pending.set_result(result)
             case RpcErrorResponse(id, code, text, data):
@@ -159,7 +165,7 @@ class StdioTransport:
         for pending in self._pending.values():
             if not pending.done():
                 pending.set_exception(McpConnectionLost(reason))
-        if self._process is not None and not self._closing:
+        if self._process is not None and not self._closing:  # `aclose` gives it time to exit by itself
             self._process.kill()
 
     def _pending_request(self, id: int | str | None) -> "asyncio.Future[Mapping[str, Any]] | None":
@@ -254,13 +260,19 @@ class _Stdout(_Pipe):
             if not self._queue or size > LARGE:
                 break
             item = self._queue.popleft()
-            if isinstance(item, bytes) and len(item) > LARGE:
+            if isinstance(item, TruncatedLine):
+                self._invalid_lines += 1
+                self._connection.receive(_too_large(item))
+            elif not isinstance(item, bytes):
+                self._connection.receive(item)
+            elif len(item) <= LARGE:
+                size += len(item)
+                self._put_first(_decode_line(item))
+            else:
                 self._working = True
                 self._transport.pause_reading()
                 self._loop.run_in_executor(None, _decode_line, item).add_done_callback(self._on_decoded)
                 return
-            size += len(item) if isinstance(item, bytes) else 0
-            self._handle(item)
         if self._invalid_lines > _MAX_INVALID_LINES:
             self._connection.lose("writes to its output what is no JSON-RPC: more than a thousand lines of it")
         if self._queue:
@@ -284,17 +296,9 @@ class _Stdout(_Pipe):
         elif not self._paused:
             self._transport.resume_reading()
 
-    def _handle(self, item: bytes | TruncatedLine | Message) -> None:
-        if isinstance(item, bytes):
-            self._put_first(_decode_line(item))
-        elif isinstance(item, TruncatedLine):
-            self._invalid_lines += 1
-            self._connection.receive(_too_large(item))
-        else:
-            self._connection.receive(item)
-
     def _put_first(self, messages: list[Message]) -> None:
         """Put the messages of a line in front of the queue; a line without any is invalid."""
+        # A line may be a batch of thousands, which one step of the event loop must not handle alone.
         self._invalid_lines += not messages
         self._queue.extendleft(reversed(messages))
 
@@ -304,7 +308,7 @@ def _decode_line(line: bytes) -> list[Message]:
         return decode_messages(line)
     except InvalidUpstreamAnswer:
         return []
-    except InvalidRequest as error:
+    except InvalidRequest as error:  # it has too many values to be decoded: fail the call that waits for it
         return [_too_large(TruncatedLine(line[:KEPT_ENDS], line[-KEPT_ENDS:]), error.message)]
 
 

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+# OpenAI's limit for the name of a function.
 MAX_CHARS = 64
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -17,13 +18,17 @@ def public_names(prefix: str, names: Iterable[str]) -> dict[str, str]:
     counts: dict[str, int] = {}
     for public in sanitized.values():
         counts[public] = counts.get(public, 0) + 1
+    # Valid names are taken first: a tool must not lose its name to another one that only becomes the same.
     valid = {name for name, public in sanitized.items() if public == prefix + name}
     chosen = {name: sanitized[name] for name in valid}
     taken = set(chosen.values())
     for name in sorted(sanitized.keys() - valid):
         public = sanitized[name]
         if counts[public] > 1 or len(prefix + name) > MAX_CHARS or public in taken:
-            public = _with_digest(public, prefix + name, taken)
+            digest = hashlib.sha256((prefix + name).encode("utf-8", "surrogatepass")).hexdigest()
+            marked = (f"{public[: MAX_CHARS - length - 1]}_{digest[:length]}" for length in range(8, len(digest)))
+            # Eight digits do, unless a server has named another tool just so.
+            public = next(candidate for candidate in marked if candidate not in taken)
         chosen[name] = public
         taken.add(public)
     return {name: chosen[name] for name in sanitized}
@@ -44,12 +49,3 @@ def ambiguous_names(public: Mapping[str, str], foreign_prefixes: Collection[str]
 def sanitize(name: str) -> str:
     """Replace the characters that some upstream refuses, and cut the name to the length that all accept."""
     return _NOT_ALLOWED.sub("_", name)[:MAX_CHARS] or "_"
-
-
-def _with_digest(public: str, name: str, taken: set[str]) -> str:
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-    for length in range(8, len(digest)):
-        candidate = f"{public[: MAX_CHARS - length - 1]}_{digest[:length]}"
-        if candidate not in taken:
-            return candidate
-    raise AssertionError("two names have one digest")

@@ -11,7 +11,9 @@ from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.transport import McpError
 
 _PRINTABLE = re.compile(r"[\x21-\x7e]{1,2048}")
+# RFC 3986 allows none of these but the apostrophe; a shell or a page could take them for syntax.
 _UNSAFE = re.compile(r"[\"'<>\\^`{|}]")
+# `2130706433`, `0x7f.1` and `0177.0.0.1` are 127.0.0.1 to many resolvers, and no addresses to `ipaddress`.
 _NUMERIC = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+))*")
 
 
@@ -21,8 +23,18 @@ class UnsafeOAuthAddress(McpError):
 
 def check_address(url: str, server: str) -> None:
     """Raise UnsafeOAuthAddress unless the URL is https, or in the same kind of network as the server that named it."""
-    parts = _split(url)
-    host = parts.hostname or ""
+    if not _PRINTABLE.fullmatch(url) or _UNSAFE.search(url):
+        raise UnsafeOAuthAddress(f"names an address with strange characters: {printable(url, 100)}")
+    try:
+        parts = urlsplit(url)
+        _port(parts)  # a port out of range raises only here
+    except ValueError:
+        raise UnsafeOAuthAddress(f"names a malformed address: {printable(url, 100)}") from None
+    # Before an `@` a host can be shown that is not the one that is opened: https://bank.example@attacker.example
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.fragment:
+        raise UnsafeOAuthAddress(f"names an address that is no plain web address: {printable(url, 100)}")
+    host = parts.hostname
+    # A public server must not make us or a browser send requests into the private network.
     network = _network(host)
     if network == "forbidden" or network not in ("public", _network(urlsplit(server).hostname or "")):
         raise UnsafeOAuthAddress(f"names an address that may not be opened: {printable(host, 100)}")
@@ -41,19 +53,6 @@ def covers(audience: str, server: str) -> bool:
     return same_origin and (ours.path.rstrip("/") + "/").startswith(path + "/")
 
 
-def _split(url: str) -> SplitResult:
-    if not _PRINTABLE.fullmatch(url) or _UNSAFE.search(url):
-        raise UnsafeOAuthAddress(f"names an address with strange characters: {printable(url, 100)}")
-    try:
-        parts = urlsplit(url)
-        _port(parts)
-    except ValueError:
-        raise UnsafeOAuthAddress(f"names a malformed address: {printable(url, 100)}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.fragment:
-        raise UnsafeOAuthAddress(f"names an address that is no plain web address: {printable(url, 100)}")
-    return parts
-
-
 def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
@@ -68,11 +67,13 @@ def _network(host: str) -> str:
     except ValueError:
         return "forbidden" if _NUMERIC.fullmatch(host) or "%" in host else "public"
     if isinstance(address, ipaddress.IPv6Address):
+        # These carry an IPv4 address within, which may be any.
         if address.sixtofour or address.teredo or address in ipaddress.ip_network("64:ff9b::/96"):
             return "forbidden"
         address = address.ipv4_mapped or address
     if address.is_loopback:
         return "loopback"
+    # 169.254.169.254 is the metadata service of most clouds, which gives credentials to any process.
     if address.is_link_local or address.is_multicast or address.is_unspecified:
         return "forbidden"
     if str(address) == "fd00:ec2::254":  # the metadata service of EC2

@@ -8,19 +8,19 @@ from msgspec.structs import replace
 from toolgate.mcp.oauth.discovery import discover
 from toolgate.mcp.oauth.fetch import OAuthFetcher
 from toolgate.mcp.oauth.grants import request_token
-from toolgate.mcp.oauth.login_storage import LoginRepository, OAuthClient, StoredLogin
+from toolgate.mcp.oauth.login_storage import LoginStoreProtocol, OAuthClient, StoredLogin
 from toolgate.mcp.oauth.registration import check_issuer
 from toolgate.mcp.protocol.server_config import RemoteServerConfig
 from toolgate.mcp.protocol.transport import CheckUrl, HttpRequestSender, McpError
 
+# A token must not expire on its way, nor by clocks that differ a little.
 _EARLY_SECONDS = 30.0
 
 
 class BearerTokenRefresher:
     """The token of one server, used by many requests and renewed by one at a time.
 
-    A renewal is finished even if the request that started it was cancelled: the authorization server may have revoked the
-    former refresh token by then, and the new one would be lost. `failure` is why the last renewal failed.
+    `failure` is why the last renewal failed.
     A token that cannot be stored, on a disk that is full or read-only, is used until this process ends.
     """
 
@@ -29,7 +29,7 @@ class BearerTokenRefresher:
         name: str,
         server: RemoteServerConfig,
         http: HttpRequestSender,
-        logins: LoginRepository,
+        logins: LoginStoreProtocol,
         check_url: CheckUrl | None,
     ) -> None:
         self.failure: str | None = None
@@ -39,8 +39,8 @@ class BearerTokenRefresher:
         self._fetch = OAuthFetcher(http, server.url, check_url)
         self._login: StoredLogin | None = None
         self._loaded = False
+        # What is stored, and the login that should have replaced it.
         self._unsaved: tuple[StoredLogin | None, StoredLogin] | None = None
-        """What is stored, and the login that should have replaced it."""
         self._lock = asyncio.Lock()
         self._renewals: set[asyncio.Task[bool]] = set()
 
@@ -66,6 +66,8 @@ class BearerTokenRefresher:
             await asyncio.wait(self._renewals)
 
     async def _start_renewal(self, old: StoredLogin | None, challenge: str) -> bool:
+        # A renewal is finished even if the request that started it is cancelled: the authorization server may have
+        # revoked the former refresh token by then, and the new one would be lost.
         renewal = asyncio.ensure_future(self._renew(old, challenge))
         self._renewals.add(renewal)
         renewal.add_done_callback(self._on_renewed)
@@ -77,6 +79,7 @@ class BearerTokenRefresher:
             self.failure = f"could not keep its token: {error}"
 
     async def _renew(self, old: StoredLogin | None, challenge: str) -> bool:
+        # Many authorization servers accept a refresh token once; the second lock is for other processes.
         async with self._lock, self._logins.renewing(self._name):
             if self._login is not old:  # another request was faster
                 return self._login is not None
@@ -102,23 +105,20 @@ class BearerTokenRefresher:
     async def _request(self, old: StoredLogin | None, challenge: str) -> StoredLogin | None:
         """Request a token with the client's credentials or the old refresh token; None if there is neither."""
         oauth = self._server.oauth
-        if oauth.grant == "client_credentials":
-            return await self._request_for_machine(challenge)
-        if old is None or old.token.refresh is None:
-            return None
-        check_issuer(oauth, old.client.issuer, old)
-        fields = {"grant_type": "refresh_token", "refresh_token": old.token.refresh, "resource": old.resource}
-        token = await request_token(
-            self._fetch, old.token_endpoint, old.client, old.auth_methods, fields, oauth.audience
-        )
-        return replace(old, token=replace(token, refresh=token.refresh or old.token.refresh))
-
-    async def _request_for_machine(self, challenge: str) -> StoredLogin | None:
-        oauth = self._server.oauth
+        if oauth.grant != "client_credentials":
+            if old is None or old.token.refresh is None:
+                return None
+            check_issuer(oauth, old.client.issuer, old)
+            fields = {"grant_type": "refresh_token", "refresh_token": old.token.refresh, "resource": old.resource}
+            endpoint, methods = old.token_endpoint, old.auth_methods
+            token = await request_token(self._fetch, endpoint, old.client, methods, fields, oauth.audience)
+            # A server that does not replace the refresh token leaves it out of its response.
+            return replace(old, token=replace(token, refresh=token.refresh or old.token.refresh))
         if oauth.client_id is None or oauth.client_secret is None:
             self.failure = "wants oauth.client_id and oauth.client_secret for client_credentials"
             return None
         authority = await discover(self._fetch, challenge)
+        # Also a login for a former URL of the server binds our secret to its authorization server.
         check_issuer(oauth, authority.issuer, await self._latest())
         client = OAuthClient(authority.issuer, oauth.client_id, oauth.client_secret)
         scope = oauth.scope or " ".join(authority.scopes)

@@ -28,6 +28,7 @@ class AuthorizationServer(Struct, frozen=True):
 
 def challenge_parameter(header: str, name: str) -> str | None:
     """Return a parameter of a WWW-Authenticate header."""
+    # Bearer resource_metadata="https://example.org/.well-known/oauth-protected-resource", scope="tools"
     found = re.search(rf'(?:^|[\s,]){name}\s*+=\s*+(?:"([^"]*+)"|([^\s,"]+))', header[:8192])
     return (found.group(1) or found.group(2)) if found else None
 
@@ -37,7 +38,12 @@ async def discover(fetch: OAuthFetcher, challenge: str) -> AuthorizationServer:
     resource, issuer, scopes = await _protected_resource(fetch, challenge)
     check_address(issuer, fetch.server)
     requested = challenge_parameter(challenge, "scope")
-    for url in _metadata_urls(issuer):
+    parts = urlsplit(issuer)
+    root, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    oauth, openid = f"{root}/.well-known/oauth-authorization-server", f"{root}/.well-known/openid-configuration"
+    # RFC 8414 puts the issuer's path behind the well-known one, OpenID Connect puts it in front.
+    urls = [oauth + path, openid + path, f"{root}{path}/.well-known/openid-configuration"] if path else [oauth, openid]
+    for url in urls:
         metadata = await fetch.get(url)
         if metadata.status == 200 and "token_endpoint" in metadata.fields:
             scopes = tuple(requested.split()) if requested else scopes
@@ -56,6 +62,7 @@ async def _protected_resource(fetch: OAuthFetcher, challenge: str) -> tuple[str,
         if metadata.status != 200 or not metadata.fields:
             continue
         resource, issuers = metadata.fields.get("resource"), _texts(metadata.fields.get("authorization_servers"))
+        # Else a server could have us request tokens for another one, and use them there.
         if type(resource) is not str or not covers(resource, fetch.server):
             raise TokenUnavailable("describes itself as another server: its tokens would be for another server")
         if not issuers:
@@ -64,21 +71,10 @@ async def _protected_resource(fetch: OAuthFetcher, challenge: str) -> tuple[str,
     return root, root, ()  # servers older than RFC 9728 are their own authorization servers
 
 
-def _metadata_urls(issuer: str) -> list[str]:
-    try:
-        parts = urlsplit(issuer)
-    except ValueError:
-        raise TokenUnavailable(
-            f"names an authorization server by a malformed address: {printable(issuer, 100)}"
-        ) from None
-    root, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    oauth, openid = f"{root}/.well-known/oauth-authorization-server", f"{root}/.well-known/openid-configuration"
-    return [oauth + path, openid + path, f"{root}{path}/.well-known/openid-configuration"] if path else [oauth, openid]
-
-
 async def _authorization_server(
     fetch: OAuthFetcher, issuer: str, resource: str, scopes: tuple[str, ...], fields: Mapping[str, Any]
 ) -> AuthorizationServer:
+    # Metadata of another issuer would be a mix-up attack: a code of one server, sent to the endpoint of another.
     if str(fields.get("issuer")).rstrip("/") != issuer.rstrip("/"):
         raise TokenUnavailable(f"is guarded by {printable(issuer, 100)}, whose metadata names another issuer")
     server = AuthorizationServer(

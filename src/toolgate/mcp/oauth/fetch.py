@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.oauth.addresses import UnsafeOAuthAddress, check_address
-from toolgate.mcp.protocol.transport import CheckUrl, HttpClientResponse, HttpRequestSender, McpError
-from toolgate.tools.tool import ToolFailure
+from toolgate.mcp.protocol.transport import CheckUrl, HttpRequestSender, McpError, McpHttpResponse
+from toolgate.tools.tool import ToolCallFailed
 from toolgate.wire.jsontext import encode
 
 _SECONDS = 10.0
@@ -56,7 +56,7 @@ class OAuthFetcher:
         try:
             if self._check_url is not None:
                 await self._check_url(url)
-        except ToolFailure as refusal:  # the egress check, whose messages are written for models
+        except ToolCallFailed as refusal:  # the egress check, whose messages are written for models
             raise UnsafeOAuthAddress(f"names an address that may not be opened: {refusal}") from None
 
     async def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> OAuthResponse:
@@ -64,6 +64,7 @@ class OAuthFetcher:
         try:
             await self.check(url)
             async with asyncio.timeout(_SECONDS):
+                # A code or a refresh token may be accepted once, so that a POST is not repeated.
                 response = await self._http.send(method, url, headers, body, once=method == "POST")
                 try:
                     return OAuthResponse(response.status, await _read_object(response))
@@ -71,11 +72,11 @@ class OAuthFetcher:
                     await response.aclose()
         except TimeoutError:
             raise TokenUnavailable(f"its authorization server did not answer within {_SECONDS:g} s") from None
-        except (ToolgateError, ToolFailure) as error:
+        except (ToolgateError, ToolCallFailed) as error:
             raise TokenUnavailable(f"its authorization server cannot be used: {error}") from None
 
 
-async def _read_object(response: HttpClientResponse) -> Mapping[str, Any]:
+async def _read_object(response: McpHttpResponse) -> Mapping[str, Any]:
     pieces: list[bytes] = []
     size = 0
     async for piece in response:
@@ -86,5 +87,5 @@ async def _read_object(response: HttpClientResponse) -> Mapping[str, Any]:
     try:
         value = msgspec.json.decode(b"".join(pieces)) if pieces else {}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
+        return {}  # an HTML page, say: callers look at the status first
     return value if type(value) is dict else {}

@@ -32,6 +32,7 @@ async def request_token(
     elif "client_secret_post" in methods and "client_secret_basic" not in methods:
         credentials = {"client_id": client.id, "client_secret": client.secret}
     else:  # what servers that name no method understand
+        # RFC 6749 2.3.1 demands the encoding of forms before base64.
         pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
         headers = {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
     token = _decode_token(await fetch.post_form(endpoint, {**fields, **credentials}, headers))

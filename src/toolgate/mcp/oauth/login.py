@@ -12,16 +12,16 @@ from toolgate.conversation.errors import ToolgateError
 from toolgate.mcp.oauth.discovery import AuthorizationServer, discover
 from toolgate.mcp.oauth.fetch import OAuthFetcher, TokenUnavailable
 from toolgate.mcp.oauth.grants import request_token
-from toolgate.mcp.oauth.login_storage import LoginRepository, StoredLogin
+from toolgate.mcp.oauth.login_storage import LoginStoreProtocol, StoredLogin
 from toolgate.mcp.oauth.registration import check_issuer, client_for
 from toolgate.mcp.protocol.line_reader import printable
 from toolgate.mcp.protocol.server_config import RemoteServerConfig
 from toolgate.mcp.protocol.transport import CheckUrl, HttpRequestSender
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 _SECONDS = 10.0
+# What browsers and servers accept in an address.
 _MAX_URL_CHARS = 8 * 1024
-"""What browsers and servers accept in an address."""
 
 
 class RedirectListener(Protocol):
@@ -37,7 +37,7 @@ async def login(
     name: str,
     server: RemoteServerConfig,
     http: HttpRequestSender,
-    logins: LoginRepository,
+    logins: LoginStoreProtocol,
     *,
     open_browser: Callable[[str], object],
     redirect: RedirectListener,
@@ -89,7 +89,7 @@ async def _challenge(fetch: OAuthFetcher, http: HttpRequestSender, server: Remot
             await response.aclose()
     except TimeoutError:
         raise TokenUnavailable(f"did not answer within {_SECONDS:g} s") from None
-    except (ToolgateError, ToolFailure) as error:
+    except (ToolgateError, ToolCallFailed) as error:
         raise TokenUnavailable(f"cannot be reached: {error}") from None
     return response.headers.get("www-authenticate", "") if response.status == 401 else ""
 
@@ -109,8 +109,10 @@ def _authorization_url(authority: AuthorizationServer, fields: Mapping[str, str]
 
 
 def _code(query: Mapping[str, str], state: str, authority: AuthorizationServer) -> str:
+    # Else a page could log us in with an account of its own choice (CSRF).
     if not secrets.compare_digest(query.get("state", "").encode(), state.encode()):
         raise TokenUnavailable("got a browser's response to another login: nothing was granted")
+    # RFC 9207: a code of another authorization server must not be sent to this one's token endpoint.
     issuer = query.get("iss")
     if (issuer is not None and issuer != authority.issuer) or (issuer is None and authority.names_issuer):
         raise TokenUnavailable("got a response that is not of its authorization server: nothing was granted")

@@ -12,8 +12,8 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+# Between two attempts to get a lock.
 _LOCK_SECONDS = 0.05
-"""Seconds between two attempts to get a lock."""
 
 
 class OAuthClient(Struct, frozen=True):
@@ -44,7 +44,7 @@ class StoredLogin(Struct, frozen=True):
     auth_methods: tuple[str, ...] = ()
 
 
-class LoginRepository(Protocol):
+class LoginStoreProtocol(Protocol):
     """Stores logins by the configured name of the server."""
 
     async def load(self, name: str) -> StoredLogin | None:
@@ -83,7 +83,7 @@ class LoginFile:
 
     @asynccontextmanager
     async def renewing(self, name: str) -> AsyncGenerator[None, None]:
-        """Hold the lock of this login; polled, since another process may hold it while it waits for a server."""
+        """Hold the lock of this login."""
         suffix = sha256(name.encode()).hexdigest()[:16]
         try:
             descriptor = self._open_lock(f"-{suffix}")
@@ -91,8 +91,14 @@ class LoginFile:
             yield
             return
         try:
-            while not _try_lock(descriptor):  # noqa: ASYNC110 - a file lock has no event
-                await asyncio.sleep(_LOCK_SECONDS)
+            # Polled: another process may hold it while it waits for a server, and a thread that waits for a file lock
+            # cannot be cancelled.
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(_LOCK_SECONDS)
             yield
         finally:
             os.close(descriptor)
@@ -117,7 +123,7 @@ class LoginFile:
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(logins))
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # else a power cut could leave the new name with no content
             temporary.replace(self._path)
         finally:
             os.close(descriptor)
@@ -125,11 +131,3 @@ class LoginFile:
     def _open_lock(self, suffix: str) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(self._path.with_name(f"{self._path.name}-lock{suffix}"), os.O_RDWR | os.O_CREAT, 0o600)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

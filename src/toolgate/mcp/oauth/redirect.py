@@ -9,6 +9,7 @@ from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
 _MAX_HEAD_BYTES = 16 * 1024
+# Any page in the browser can send requests to this port; older ones make room.
 _MAX_QUERIES = 64
 _PATH = "/callback"
 _PAGE = "<!doctype html><meta charset=utf-8><title>Toolgate</title><p>Thank you. You may close this window."
@@ -49,6 +50,7 @@ class LoopbackRedirectServer:
             writer.close()
 
     def _respond(self, line: str) -> bytes:
+        """Take the query of a request line such as `GET /callback?code=…&state=… HTTP/1.1`."""
         method, _, rest = line.partition(" ")
         try:
             target = urlsplit(rest.partition(" ")[0])
@@ -60,4 +62,5 @@ class LoopbackRedirectServer:
         self._arrived.set()
         body = _PAGE.encode()
         head = f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/html\r\ncontent-length: {len(body)}\r\n"
+        # The address of this page holds the code, which neither a cache nor another site may get.
         return head.encode() + b"cache-control: no-store\r\nreferrer-policy: no-referrer\r\n\r\n" + body

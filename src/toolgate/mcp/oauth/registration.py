@@ -16,6 +16,7 @@ def check_issuer(oauth: OAuthConfig, issuer: str, login: StoredLogin | None) -> 
 
     The issuer is configured, or else the one of the first login. A client that we registered has no secret to protect.
     """
+    # Else an MCP server could name an authorization server of its own and so get the secret.
     first = login.client.issuer if login is not None and login.client.id == oauth.client_id else None
     expected = oauth.issuer or first
     if expected is None or (oauth.issuer is None and oauth.client_secret is None):
@@ -45,7 +46,7 @@ async def client_for(
             "redirect_uris": [redirect],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
-            "token_endpoint_auth_method": "none",
+            "token_endpoint_auth_method": "none",  # a public client: PKCE proves who asked for the code
             "application_type": "native",
         },
     )

@@ -15,9 +15,10 @@ PROTOCOL_VERSION = "mcp-protocol-version"
 METHOD = "mcp-method"
 NAME = "mcp-name"
 
+# The parameter that `mcp-name` repeats, by method.
 NAME_PARAMS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The parameter that `mcp-name` repeats, by method."""
 
+# Printable ASCII, without spaces at its ends: proxies and servers strip those.
 _PLAIN = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 _ENCODED = re.compile(r"=\?base64\?(.*)\?=")
 
@@ -62,6 +63,7 @@ def header_text(value: str | float | bool) -> str:
 
 def encode_value(text: str) -> str:
     """Encode text for a header: unchanged if a header can hold it, otherwise as `=?base64?…?=`."""
+    # A text that looks encoded is encoded, too, or it would be decoded to another.
     if _PLAIN.fullmatch(text) and not text.startswith("=?base64?"):
         return text
     return f"=?base64?{b64encode(text.encode('utf-8', 'replace')).decode()}?="

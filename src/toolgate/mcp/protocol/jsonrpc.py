@@ -22,6 +22,7 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+# MCP's own, from the range that JSON-RPC leaves to implementations.
 HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
@@ -59,7 +60,7 @@ class RpcNotification(Struct, frozen=True):
         return encode({"jsonrpc": "2.0", "method": self.method, **params})
 
 
-class RpcResponse(Struct, frozen=True):
+class RpcResultResponse(Struct, frozen=True):
     """The result of a request."""
 
     id: Id
@@ -86,11 +87,11 @@ class RpcErrorResponse(Struct, frozen=True):
         return encode({"jsonrpc": "2.0", "id": self.id, "error": error})
 
 
-Reply: TypeAlias = RpcResponse | RpcErrorResponse
+Reply: TypeAlias = RpcResultResponse | RpcErrorResponse
 Message: TypeAlias = RpcRequest | RpcNotification | Reply
 
 
-class RpcError(Exception):
+class RpcRequestRefused(Exception):
     """Our server refuses a request; `id` is the request's, where it could be read."""
 
     def __init__(self, code: int, message: str, data: Any = None, id: Id | None = None) -> None:
@@ -122,13 +123,14 @@ def _read_message(value: Any) -> Message | None:
     if type(value) is not dict or value.get("jsonrpc") != "2.0":
         return None
     id, method, params = value.get("id"), value.get("method"), value.get("params")
+    # A request whose id we cannot send back becomes a notification.
     if not _is_id(id) or (type(id) is str and len(id) > _MAX_ID_CHARS):
         id = None
     if type(method) is str:
         params = params if type(params) is dict else {}
         return RpcNotification(method, params) if id is None else RpcRequest(id, method, params)
     if type(value.get("result")) is dict and id is not None:
-        return RpcResponse(id, value["result"])
+        return RpcResultResponse(id, value["result"])
     error = value.get("error")
     if type(error) is not dict:
         return None
@@ -138,24 +140,25 @@ def _read_message(value: Any) -> Message | None:
 
 
 def parse_message(value: Any) -> RpcRequest | RpcNotification | None:
-    """Check a client's decoded message; RpcError names the mistake.
+    """Check a client's decoded message; RpcRequestRefused names the mistake.
 
     None for a response: our server sends no requests, so there is nothing that it could belong to.
     """
     if not isinstance(value, dict):
-        raise RpcError(INVALID_REQUEST, "A message must be a JSON object.")
+        raise RpcRequestRefused(INVALID_REQUEST, "A message must be a JSON object.")
     method, params = value.get("method"), value.get("params")
+    # Read first, so that the errors below name the request that they answer.
     id = value.get("id") if _is_id(value.get("id")) else None
     if value.get("jsonrpc") != "2.0":
-        raise RpcError(INVALID_REQUEST, 'A message must have "jsonrpc": "2.0".', id=id)
+        raise RpcRequestRefused(INVALID_REQUEST, 'A message must have "jsonrpc": "2.0".', id=id)
     if method is None and ("result" in value or "error" in value):
         return None
     if not isinstance(method, str):
-        raise RpcError(INVALID_REQUEST, "A message must name its method in a string.", id=id)
+        raise RpcRequestRefused(INVALID_REQUEST, "A message must name its method in a string.", id=id)
     if "id" in value and id is None:
-        raise RpcError(INVALID_REQUEST, "The id of a request must be a string or an integer.")
+        raise RpcRequestRefused(INVALID_REQUEST, "The id of a request must be a string or an integer.")
     if params is not None and not isinstance(params, dict):
-        raise RpcError(INVALID_PARAMS, "The parameters must be an object.", id=id)
+        raise RpcRequestRefused(INVALID_PARAMS, "The parameters must be an object.", id=id)
     return RpcNotification(method, params or {}) if id is None else RpcRequest(id, method, params or {})
 
 

@@ -5,15 +5,12 @@ from typing import NamedTuple
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 TOO_LARGE = f"the answer is larger than {MAX_MESSAGE_BYTES // 1024**2} MiB"
+# A larger message is decoded in a thread, a smaller one takes less time than handing it over.
 LARGE = 64 * 1024
-"""Bytes of a message above which it is decoded in a thread."""
-
+# Messages handled in one step of the event loop, so that other requests wait a few milliseconds at most.
 MESSAGES_PER_STEP = 256
-"""Messages handled in one step of the event loop."""
-
+# Bytes kept of either end of an overlong line, enough to find the id of the response.
 KEPT_ENDS = 128
-"""Bytes kept of either end of an overlong line, enough to find the id of the response."""
-
 _MESSAGES_PER_SECOND = 10_000
 _BYTES_PER_SECOND = 16 * 1024 * 1024
 _TAIL_BYTES = 4096
@@ -52,7 +49,7 @@ class LineReader:
 
     def _append(self, piece: bytes) -> None:
         self._size += len(piece)
-        if self._overlong is not None:
+        if self._overlong is not None:  # the rest of the line passes through without being kept
             self._overlong = TruncatedLine(self._overlong.head, (self._overlong.tail + piece)[-KEPT_ENDS:])
         elif self._size > self._max_bytes:
             line = b"".join([*self._pending, piece])
@@ -106,5 +103,6 @@ class McpReadRateLimit:
 
 def printable(text: str, max_chars: int = 300) -> str:
     """Return untrusted text on one line, safe for a terminal; of long text only the end."""
+    # Escape sequences could rewrite what a terminal shows; the end of stderr mostly has the error.
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return line if len(line) <= max_chars else f"…{line[-max_chars:]}"

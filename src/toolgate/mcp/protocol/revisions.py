@@ -11,11 +11,11 @@ from toolgate import __version__
 STATELESS = "2026-07-28"
 WITH_HANDSHAKE = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 LATEST_WITH_HANDSHAKE = WITH_HANDSHAKE[0]
+# The protocol prescribes it for an HTTP client without a session that names no revision: the last one without the header.
 DEFAULT_OVER_HTTP = "2025-03-26"
-"""The revision of an HTTP client that has no session and names none."""
 
+# `clientInfo` of our client and `serverInfo` of our server.
 IMPLEMENTATION = {"name": "toolgate", "title": "Toolgate", "version": __version__}
-"""`clientInfo` of our client and `serverInfo` of our server."""
 
 Level: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 LEVELS: tuple[Level, ...] = get_args(Level)

@@ -73,7 +73,7 @@ class McpTransport(Protocol):
         """Close everything that was opened."""
 
 
-class HttpClientResponse(Protocol):
+class McpHttpResponse(Protocol):
     """A response whose status and headers have arrived; the header names are in lower case."""
 
     status: int
@@ -94,8 +94,8 @@ class HttpRequestSender(Protocol):
 
     async def send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, once: bool
-    ) -> HttpClientResponse:
-        """Send a request and wait for status and headers; ToolgateError or ToolFailure if that fails.
+    ) -> McpHttpResponse:
+        """Send a request and wait for status and headers; ToolgateError or ToolCallFailed if that fails.
 
         With `once` the request is sent at most once, even when a pooled connection turns out to be dead.
         """

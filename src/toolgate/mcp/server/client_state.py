@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from toolgate.auth.authenticator import Caller
-from toolgate.mcp.protocol.jsonrpc import INVALID_REQUEST, Id, RpcError, RpcRequest
+from toolgate.mcp.protocol.jsonrpc import INVALID_REQUEST, Id, RpcRequest, RpcRequestRefused
 from toolgate.mcp.protocol.revisions import LATEST_WITH_HANDSHAKE, Level
 
 
@@ -29,9 +29,9 @@ class McpClientState:
         return bool(self._running) or self.close_stream is not None
 
     def begin(self, request: RpcRequest, cancel: Callable[[], object]) -> None:
-        """Register a running request; RpcError if another with this id is running."""
+        """Register a running request; RpcRequestRefused if another with this id is running."""
         if request.id in self._running:
-            raise RpcError(INVALID_REQUEST, "Another request with this id is still running.", id=request.id)
+            raise RpcRequestRefused(INVALID_REQUEST, "Another request with this id is still running.", id=request.id)
         self._running[request.id] = cancel
 
     def end(self, request: RpcRequest) -> None:

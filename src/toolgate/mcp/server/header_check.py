@@ -19,17 +19,18 @@ from toolgate.mcp.protocol.headers import (
     header_text,
     parameter_header,
 )
-from toolgate.mcp.protocol.jsonrpc import HEADER_MISMATCH, RpcError, RpcRequest
+from toolgate.mcp.protocol.jsonrpc import HEADER_MISMATCH, RpcRequest, RpcRequestRefused
 from toolgate.mcp.protocol.revisions import VERSION_KEY
 
 Header: TypeAlias = tuple[bytes, bytes]
 
+# Bounded, because Python refuses to convert more than 4300 digits with an error of its own.
 _INTEGER = re.compile(r"(-?\d{1,400})(?:\.0+)?")
 _TYPES = frozenset(("string", "integer", "boolean"))
 
 
 def check_headers(request: RpcRequest, headers: Iterable[Header]) -> None:
-    """Raise RpcError unless the headers repeat the revision, the method and the name of the request."""
+    """Raise RpcRequestRefused unless the headers repeat the revision, the method and the name of the request."""
     received = _Headers(headers, request)
     received.expect(PROTOCOL_VERSION, request.meta.get(VERSION_KEY))
     received.expect(METHOD, request.method)
@@ -39,7 +40,7 @@ def check_headers(request: RpcRequest, headers: Iterable[Header]) -> None:
 
 
 def check_argument_headers(request: RpcRequest, schema: Mapping[str, Any], headers: Iterable[Header]) -> None:
-    """Raise RpcError unless each argument that the schema annotates has its header, and each missing one has none."""
+    """Raise RpcRequestRefused unless each argument that the schema annotates has its header, and no missing one has."""
     received = _Headers(headers, request)
     arguments = request.params.get("arguments")
     for path, annotation, kind in header_parameters(schema):
@@ -55,7 +56,7 @@ def check_argument_headers(request: RpcRequest, schema: Mapping[str, Any], heade
 
 
 class _Headers:
-    """The headers of one request; every mismatch raises RpcError."""
+    """The headers of one request; every mismatch raises RpcRequestRefused."""
 
     def __init__(self, headers: Iterable[Header], request: RpcRequest) -> None:
         self._headers = tuple(headers)
@@ -81,7 +82,7 @@ class _Headers:
     def _value(self, name: str, encoded: bool) -> str | None:
         key = name.encode("latin-1", "replace")
         values = [value for other, value in self._headers if other == key]
-        if len(values) > 1:
+        if len(values) > 1:  # a proxy may read the first and we the last
             raise self._mismatch(name, "is given twice")
         if not values:
             return None
@@ -95,6 +96,6 @@ class _Headers:
             raise self._mismatch(name, "is not valid base64 of UTF-8")
         return value
 
-    def _mismatch(self, name: str, problem: str) -> RpcError:
+    def _mismatch(self, name: str, problem: str) -> RpcRequestRefused:
         shown = name.encode("latin-1", "replace").decode("latin-1")
-        return RpcError(HEADER_MISMATCH, f"The header {shown} {problem}.", id=self._request.id)
+        return RpcRequestRefused(HEADER_MISMATCH, f"The header {shown} {problem}.", id=self._request.id)

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.api.response_writer import StreamKeepaliveTimings
-from toolgate.conversation.errors import ClientError, Conflict, Forbidden, InvalidRequest
+from toolgate.conversation.errors import ClientRequestError, Conflict, Forbidden, InvalidRequest
 from toolgate.http.application import AdmittedHttpRequest
 from toolgate.http.exchange import HttpExchange
 from toolgate.mcp.protocol.headers import PROTOCOL_VERSION, SESSION_ID
@@ -25,11 +25,11 @@ from toolgate.mcp.protocol.jsonrpc import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     UNSUPPORTED_VERSION,
-    RpcError,
     RpcErrorResponse,
     RpcNotification,
     RpcRequest,
-    RpcResponse,
+    RpcRequestRefused,
+    RpcResultResponse,
     parse_message,
 )
 from toolgate.mcp.protocol.revisions import CANCELLED, DEFAULT_OVER_HTTP, STATELESS, WITH_HANDSHAKE, has_batches
@@ -39,15 +39,17 @@ from toolgate.mcp.server.methods import McpMethods, OnCrash
 from toolgate.mcp.server.outbox import McpOutbox, Outgoing
 from toolgate.mcp.server.request_meta import is_stateless, read_meta, require_meta
 from toolgate.mcp.server.sessions import McpSessions
-from toolgate.mcp.server.tool_catalog import ToolCatalog
-from toolgate.mcp.server.tool_updates import ToolUpdates
+from toolgate.mcp.server.tool_catalog_protocol import ToolCatalog
+from toolgate.mcp.server.tool_update_listeners import ToolUpdateListeners
 from toolgate.telemetry.request_log import Telemetry
 
+# All requests of a batch run at once.
 LARGEST_BATCH = 50
 _EVENT_STREAM = b"text/event-stream"
 _SESSION = SESSION_ID.encode()
 _VERSION = PROTOCOL_VERSION.encode()
 _PING = b": ping\n"  # no blank line: some clients take one for an empty event
+# Statuses of errors in 2026-07-28; in older revisions the response to a readable request is always 200.
 _STATUS = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -56,7 +58,6 @@ _STATUS = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-"""Statuses of errors in 2026-07-28; in older revisions the response to a readable request is always 200."""
 
 
 class McpPostRequest(Struct, frozen=True):
@@ -83,7 +84,7 @@ class McpEndpoint:
         self._telemetry = telemetry
         self._timings = timings or StreamKeepaliveTimings()
         self._sessions = sessions or McpSessions()
-        self._updates = ToolUpdates(catalog.subscribe)
+        self._updates = ToolUpdateListeners(catalog.subscribe)
         self._methods = McpMethods(catalog, self._updates, instructions)
 
     def close(self) -> None:
@@ -94,7 +95,7 @@ class McpEndpoint:
         """Receive a message, or before 2025-06-18 a batch, and answer its requests."""
         exchange = http.exchange
         _check_origin(exchange)
-        _accepts_events(exchange)
+        _accepts_events(exchange)  # 406 before the body is read
         http.record.dialect = "mcp"
         body = await exchange.json()
         try:
@@ -106,9 +107,9 @@ class McpEndpoint:
                 await self._post_stateless(http, message)
             else:
                 await self._post_with_handshake(http, message)
-        except RpcError as error:  # the message is refused before it is handled
+        except RpcRequestRefused as error:  # the message is refused before it is handled
             status = _STATUS.get(error.code, 400)
-            http.record.note_error(ClientError(error.message, status=status, code=f"rpc{error.code}"))
+            http.record.note_error(ClientRequestError(error.message, status=status, code=f"rpc{error.code}"))
             await exchange.respond(status, error.response().encode())
 
     async def get(self, http: AdmittedHttpRequest) -> None:
@@ -121,6 +122,7 @@ class McpEndpoint:
             raise _not_acceptable()
         http.record.dialect, http.record.stream = "mcp", True
         client = self._client_of(http)
+        # The protocol allows several streams, but each message may be sent on one of them only.
         if client.close_stream is not None:
             raise Conflict("This session already has a stream open.", code="stream_open")
         exchange.cancel_when_client_leaves()
@@ -158,7 +160,8 @@ class McpEndpoint:
             await exchange.respond(202, b"")
             return
         if message is None:
-            raise RpcError(INVALID_REQUEST, "This server sends no requests, so it takes no responses.")
+            raise RpcRequestRefused(INVALID_REQUEST, "This server sends no requests, so it takes no responses.")
+        # Checked first: a revision that the body lacks would else be reported as a header that differs from it.
         require_meta(message)
         check_headers(message, exchange.headers)
         meta = read_meta(message)
@@ -166,7 +169,7 @@ class McpEndpoint:
         if message.method == "tools/call" and isinstance(name, str):
             spec = self._catalog.find(http.caller, name)
             if spec is None:
-                raise RpcError(INVALID_PARAMS, f"Unknown tool: {name[:200]}", id=message.id)
+                raise RpcRequestRefused(INVALID_PARAMS, f"Unknown tool: {name[:200]}", id=message.id)
             check_argument_headers(message, spec.input_schema, exchange.headers)
         if message.method == "subscriptions/listen" and not _accepts_events(exchange):
             raise _not_acceptable()
@@ -176,7 +179,11 @@ class McpEndpoint:
         self, http: AdmittedHttpRequest, message: RpcRequest | RpcNotification | None
     ) -> None:
         if isinstance(message, RpcRequest) and message.method == "initialize":
-            await self._initialize(http, message)
+            client = McpClientState(http.caller)
+            response = await self._methods.reply(message, client, lambda _: None, self._on_crash(http))
+            session = self._sessions.open(client) if isinstance(response, RpcResultResponse) else None
+            headers = [(_SESSION, session.encode())] if session else []
+            await http.exchange.respond(200, response.encode(), headers)
             return
         client = self._client_of(http)
         if isinstance(message, RpcRequest):
@@ -186,23 +193,16 @@ class McpEndpoint:
             _handle_notification(message, client)
         await http.exchange.respond(202, b"")
 
-    async def _initialize(self, http: AdmittedHttpRequest, request: RpcRequest) -> None:
-        client = McpClientState(http.caller)
-        response = await self._methods.reply(request, client, lambda _: None, self._on_crash(http))
-        session = self._sessions.open(client) if isinstance(response, RpcResponse) else None
-        headers = [(_SESSION, session.encode())] if session else []
-        await http.exchange.respond(200, response.encode(), headers)
-
     async def _post_batch(self, http: AdmittedHttpRequest, body: list[Any]) -> None:
         client = None if http.exchange.header(_VERSION) == STATELESS else self._client_of(http)
         if client is None or not has_batches(client.revision):
-            raise RpcError(INVALID_REQUEST, "This revision of the protocol knows no batches.")
+            raise RpcRequestRefused(INVALID_REQUEST, "This revision of the protocol knows no batches.")
         if not 0 < len(body) <= LARGEST_BATCH:
-            raise RpcError(INVALID_REQUEST, f"A batch holds 1 to {LARGEST_BATCH} messages.")
+            raise RpcRequestRefused(INVALID_REQUEST, f"A batch holds 1 to {LARGEST_BATCH} messages.")
         messages = [parse_message(value) for value in body]
         requests = [message for message in messages if isinstance(message, RpcRequest)]
         if any(request.method == "initialize" for request in requests):
-            raise RpcError(INVALID_REQUEST, "initialize must not be part of a batch.")
+            raise RpcRequestRefused(INVALID_REQUEST, "initialize must not be part of a batch.")
         for message in messages:
             if isinstance(message, RpcNotification):
                 _handle_notification(message, client)
@@ -230,6 +230,7 @@ class McpEndpoint:
         exchange.cancel_when_client_leaves()
         replies = asyncio.ensure_future(self._reply_all(posted, outbox))
         try:
+            # A stream cannot carry a status any more, so that short calls are waited for and answered as JSON.
             if takes_events:
                 await outbox.wait_due(self._timings.first_event)
             else:
@@ -257,7 +258,7 @@ class McpEndpoint:
             posted.http.record.note_call(str(request.params.get("name"))[:200])
         try:
             posted.client.begin(request, task.cancel)
-        except RpcError as error:
+        except RpcRequestRefused as error:
             outbox.respond(error.response())
             return
         try:
@@ -274,6 +275,7 @@ class McpEndpoint:
         except asyncio.CancelledError:
             if exchange.client_left or not exchange.started:
                 raise
+            # The server stops, or the key is not valid any more: the stream ends with errors, not in the middle.
             for request in posted.requests:  # the client ignores a second response to the same request
                 error = RpcErrorResponse(request.id, INTERNAL_ERROR, record.end_error().message)
                 await exchange.write(_encode_event(error))
@@ -328,7 +330,7 @@ def _encode_event(message: Outgoing) -> bytes:
 async def _cancel(task: asyncio.Future[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
-    if not task.cancelled():
+    if not task.cancelled():  # a task that crashed raises here, into the log
         task.result()
 
 
@@ -345,6 +347,8 @@ def _accepts_events(exchange: HttpExchange) -> bool:
 
 def _check_origin(exchange: HttpExchange) -> None:
     """Refuse a foreign web page, even with a valid key, as the protocol demands; our own pages are allowed."""
+    # The pages of any site can send requests to this machine's loopback, where no key may be demanded.
+    # The application has added the CORS header for the origins that are configured.
     origin = exchange.header(b"origin")
     if origin is None or any(name == b"access-control-allow-origin" for name, _ in exchange.extra_headers):
         return
@@ -355,11 +359,11 @@ def _check_origin(exchange: HttpExchange) -> None:
         )
 
 
-def _method_not_allowed(exchange: HttpExchange) -> ClientError:
+def _method_not_allowed(exchange: HttpExchange) -> ClientRequestError:
     exchange.extra_headers.append((b"allow", b"POST"))
-    return ClientError("This revision of the protocol allows only POST.", status=405, code="method_not_allowed")
+    return ClientRequestError("This revision of the protocol allows only POST.", status=405, code="method_not_allowed")
 
 
-def _not_acceptable() -> ClientError:
+def _not_acceptable() -> ClientRequestError:
     message = "The client must accept application/json and text/event-stream."
-    return ClientError(message, status=406, code="not_acceptable")
+    return ClientRequestError(message, status=406, code="not_acceptable")

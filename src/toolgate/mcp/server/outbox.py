@@ -8,8 +8,8 @@ from toolgate.mcp.protocol.jsonrpc import Reply, RpcNotification
 
 Outgoing: TypeAlias = RpcNotification | Reply
 
+# Notifications kept for a client that does not read; later ones are dropped, responses never.
 LIMIT = 1000
-"""Notifications kept for a client that does not read; later ones are dropped, responses never."""
 
 
 class McpOutbox:
@@ -20,6 +20,7 @@ class McpOutbox:
         self.notified = False
         self._messages: deque[Outgoing] = deque()
         self._ready = asyncio.Event()
+        # Set by all but a response, which may still be sent as plain JSON once the queue is closed.
         self._due = asyncio.Event()
 
     def notify(self, message: RpcNotification) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from toolgate.mcp.protocol.jsonrpc import Json, RpcNotification
 from toolgate.mcp.protocol.revisions import LEVELS, Level
-from toolgate.tools.tool import CallProgress
+from toolgate.tools.tool import CallProgressUpdate
 
 Notify: TypeAlias = Callable[[RpcNotification], None]
 
@@ -25,12 +25,21 @@ class ProgressNotifier:
         self._notify: Notify | None = notify
         self._last: float | None = None
 
-    def __call__(self, progress: CallProgress) -> None:
+    def __call__(self, progress: CallProgressUpdate) -> None:
         """Send a notification, if the client asked for one."""
         if self._notify is None:
             return
         if self._token is not None:
-            self._last = self._next(progress)
+            # The protocol demands that the number grows, whatever the tool reports.
+            done, last = progress.done, self._last
+            if last is None:
+                self._last = 0 if done is None else done
+            elif done is not None and done > last:
+                self._last = done
+            elif done is None and progress.total is None:
+                self._last = last + 1
+            else:  # by the least possible: a whole step could exceed the total
+                self._last = math.nextafter(last, math.inf)
             params: Json = {"progressToken": self._token, "progress": self._last}
             if progress.total is not None:
                 params["total"] = progress.total
@@ -44,12 +53,3 @@ class ProgressNotifier:
     def end(self) -> None:
         """Send nothing more: the call has ended."""
         self._notify = None
-
-    def _next(self, progress: CallProgress) -> float:
-        """Return a number greater than the last, which the protocol demands whatever the tool reports."""
-        done, last = progress.done, self._last
-        if done is not None and (last is None or done > last):
-            return done
-        if last is None:
-            return 0
-        return last + 1 if done is None and progress.total is None else math.nextafter(last, math.inf)

@@ -5,7 +5,13 @@ Pure; it must not know what methods mean.
 
 from msgspec import Struct
 
-from toolgate.mcp.protocol.jsonrpc import INVALID_PARAMS, UNSUPPORTED_VERSION, RpcError, RpcNotification, RpcRequest
+from toolgate.mcp.protocol.jsonrpc import (
+    INVALID_PARAMS,
+    UNSUPPORTED_VERSION,
+    RpcNotification,
+    RpcRequest,
+    RpcRequestRefused,
+)
 from toolgate.mcp.protocol.revisions import CAPABILITIES_KEY, LEVEL_KEY, LEVELS, STATELESS, VERSION_KEY, Level
 
 _STATELESS_METHODS = frozenset(("server/discover", "subscriptions/listen"))
@@ -26,24 +32,24 @@ def is_stateless(message: RpcRequest | RpcNotification | None, header: str | Non
 
 
 def require_meta(request: RpcRequest) -> None:
-    """Raise RpcError if the revision or the capabilities are missing."""
+    """Raise RpcRequestRefused if the revision or the capabilities are missing."""
     missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in request.meta]
     if missing:
-        raise RpcError(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}.", id=request.id)
+        raise RpcRequestRefused(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}.", id=request.id)
 
 
 def read_meta(request: RpcRequest) -> RequestMeta:
-    """Read the `_meta` of a request; RpcError if it is incomplete, malformed or of an unsupported revision."""
+    """Read the `_meta` of a request; RpcRequestRefused if it is incomplete, malformed or of an unsupported revision."""
     require_meta(request)
     meta = request.meta
     version, level = meta[VERSION_KEY], meta.get(LEVEL_KEY)
     if not isinstance(version, str):
-        raise RpcError(INVALID_PARAMS, f"{VERSION_KEY} must be a string.", id=request.id)
+        raise RpcRequestRefused(INVALID_PARAMS, f"{VERSION_KEY} must be a string.", id=request.id)
     if version != STATELESS:  # the data has the revisions that the client may try instead
         data = {"supported": [STATELESS], "requested": version}
-        raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data, request.id)
+        raise RpcRequestRefused(UNSUPPORTED_VERSION, "Unsupported protocol version", data, request.id)
     if not isinstance(meta[CAPABILITIES_KEY], dict):
-        raise RpcError(INVALID_PARAMS, f"{CAPABILITIES_KEY} must be an object.", id=request.id)
+        raise RpcRequestRefused(INVALID_PARAMS, f"{CAPABILITIES_KEY} must be an object.", id=request.id)
     if level is not None and level not in LEVELS:
-        raise RpcError(INVALID_PARAMS, f"{LEVEL_KEY} must be one of {', '.join(LEVELS)}.", id=request.id)
+        raise RpcRequestRefused(INVALID_PARAMS, f"{LEVEL_KEY} must be one of {', '.join(LEVELS)}.", id=request.id)
     return RequestMeta(version, level)

@@ -42,6 +42,7 @@ def _encode_part(part: Text | Media, index: int, revision: str) -> Json:
             name = part.name or part.kind
             uri = name if "://" in name else f"toolgate://output/{index}/{quote(name, safe='')}"
             return {"type": "resource", "resource": {"uri": uri, "mimeType": part.mime or _UNKNOWN_MIME, "blob": data}}
+        # MCP has no images by URL, only links.
         case Media(url=str() as url) if has_links(revision):
             mime = {"mimeType": part.mime} if part.mime else {}
             return {"type": "resource_link", "uri": url, "name": part.name or url, **mime}

@@ -64,6 +64,7 @@ class McpSessions:
 
     def _expire(self, own: OrderedDict[str, McpClientState]) -> None:
         now = self._clock()
+        # The least recently used is first, so that the first one still in time ends the search.
         while own and now - next(iter(own.values())).last_used > self._idle_seconds:
             id, client = own.popitem(last=False)
             if client.busy:

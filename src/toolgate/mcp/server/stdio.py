@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.conversation.ids import random_suffix
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.mcp.protocol.jsonrpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
-    RpcError,
     RpcErrorResponse,
     RpcNotification,
     RpcRequest,
-    RpcResponse,
+    RpcRequestRefused,
+    RpcResultResponse,
     parse_message,
 )
 from toolgate.mcp.protocol.revisions import CANCELLED, has_batches
@@ -26,16 +26,16 @@ from toolgate.mcp.server.client_state import McpClientState
 from toolgate.mcp.server.methods import McpMethods, OnCrash
 from toolgate.mcp.server.outbox import McpOutbox
 from toolgate.mcp.server.request_meta import is_stateless, read_meta
-from toolgate.mcp.server.tool_catalog import ToolCatalog
-from toolgate.mcp.server.tool_updates import ToolUpdates
-from toolgate.wire.jsontext import decode_body
+from toolgate.mcp.server.tool_catalog_protocol import ToolCatalog
+from toolgate.mcp.server.tool_update_listeners import ToolUpdateListeners
+from toolgate.wire.jsontext import MAX_DEPTH, decode_body
 
+# The user who started the process.
 LOCAL = Caller("stdio", frozenset(("tools",)))
-"""The user who started the process."""
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
+# For running calls to finish once the client has closed its end: `echo '…' | toolgate mcp` expects an answer.
 GRACE_SECONDS = 1.0
-"""Seconds that running calls have to finish once the client has closed its end."""
 
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
@@ -45,7 +45,7 @@ class StdioServerSession:
 
     def __init__(self, catalog: ToolCatalog, write: Write, on_crash: OnCrash, caller: Caller = LOCAL) -> None:
         self._catalog = catalog
-        self._updates = ToolUpdates(catalog.subscribe)
+        self._updates = ToolUpdateListeners(catalog.subscribe)
         self._methods = McpMethods(catalog, self._updates)
         self._write = write
         self._on_crash = on_crash
@@ -64,8 +64,19 @@ class StdioServerSession:
             grace = GRACE_SECONDS
         finally:
             receiving.cancel()
-            await self._finish(grace)
-            self._outbox.close()
+            self._updates.close()
+            # Running calls may finish first, unless this task itself is cancelled: then `grace` is still 0.
+            if self._running:
+                await asyncio.wait(tuple(self._running), timeout=grace)
+            if self._running and grace:  # a request may wait for the first list of a tool source
+                await asyncio.wait([asyncio.ensure_future(self._catalog.settled())])
+            if self._running:
+                await asyncio.wait(tuple(self._running), timeout=grace)
+            for task in tuple(self._running):
+                task.cancel()
+            if self._running:
+                await asyncio.wait(tuple(self._running))
+            self._outbox.close()  # only now: the calls that finished have put their responses
             await asyncio.wait({receiving, sending}, timeout=GRACE_SECONDS)
             sending.cancel()
         for task in (receiving, sending):
@@ -76,7 +87,7 @@ class StdioServerSession:
         while True:
             try:
                 line = await reader.readline()
-            except ValueError:
+            except ValueError:  # the reader has dropped what it had of the line
                 message = f"A line is longer than {MAX_LINE_BYTES} bytes."
                 self._outbox.respond(RpcErrorResponse(None, INVALID_REQUEST, message))
                 continue
@@ -87,14 +98,14 @@ class StdioServerSession:
 
     def _handle_line(self, line: bytes) -> None:
         try:
-            value = decode_body(line)
+            value = decode_body(line, max_depth=MAX_DEPTH)
             if isinstance(value, list) and not (value and has_batches(self._client.revision)):
-                raise RpcError(INVALID_REQUEST, "This revision of the protocol knows no batches.")
+                raise RpcRequestRefused(INVALID_REQUEST, "This revision of the protocol knows no batches.")
             messages = [parse_message(one) for one in (value if isinstance(value, list) else [value])]
         except InvalidRequest as error:
             self._outbox.respond(RpcErrorResponse(None, PARSE_ERROR, error.message))
             return
-        except RpcError as error:
+        except RpcRequestRefused as error:
             self._outbox.respond(error.response())
             return
         for message in messages:
@@ -117,7 +128,7 @@ class StdioServerSession:
                 meta = read_meta(request)
                 client = McpClientState(self._client.caller, meta.revision, meta.level)
             self._client.begin(request, task.cancel)
-        except RpcError as error:
+        except RpcRequestRefused as error:
             self._outbox.respond(error.response())
             return
         try:
@@ -125,7 +136,7 @@ class StdioServerSession:
             self._outbox.respond(response)
         finally:
             self._client.end(request)
-        if request.method == "initialize" and isinstance(response, RpcResponse) and not self._initialized:
+        if request.method == "initialize" and isinstance(response, RpcResultResponse) and not self._initialized:
             self._initialized = True
             self._start(self._methods.notify_changes(self._outbox.notify))
 
@@ -136,17 +147,3 @@ class StdioServerSession:
             if self._outbox.closed:
                 return
             await self._outbox.wait()
-
-    async def _finish(self, grace: float) -> None:
-        """Let running requests finish for `grace` seconds, after tools that are still connecting, then cancel them."""
-        self._updates.close()
-        if self._running:
-            await asyncio.wait(tuple(self._running), timeout=grace)
-        if self._running and grace:  # a request may wait for the first list of a tool source
-            await asyncio.wait([asyncio.ensure_future(self._catalog.settled())])
-        if self._running:
-            await asyncio.wait(tuple(self._running), timeout=grace)
-        for task in tuple(self._running):
-            task.cancel()
-        if self._running:
-            await asyncio.wait(tuple(self._running))

@@ -10,17 +10,26 @@ from collections.abc import Sequence
 
 import msgspec
 
-from toolgate.mcp.protocol.jsonrpc import INVALID_PARAMS, Json, RpcError
+from toolgate.mcp.protocol.jsonrpc import INVALID_PARAMS, Json, RpcRequestRefused
 from toolgate.mcp.protocol.revisions import has_any_structure
-from toolgate.tools.tool import ToolSpec
+from toolgate.tools.tool import ServerToolDefinition
 
 PAGE = 100
 _cursor = msgspec.json.Decoder(tuple[int, str])
 
 
-def encode_page(tools: Sequence[ToolSpec], cursor: str | None, revision: str, size: int = PAGE) -> Json:
+def encode_page(tools: Sequence[ServerToolDefinition], cursor: str | None, revision: str, size: int = PAGE) -> Json:
     """Encode the tools after the cursor, and the next cursor unless these are the last."""
-    start = 0 if cursor is None else _start(tools, cursor)
+    start = 0
+    if cursor is not None:
+        try:
+            start, name = _cursor.decode(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        except (binascii.Error, ValueError):  # msgspec's own errors are ValueErrors
+            raise RpcRequestRefused(INVALID_PARAMS, "This cursor was not made here.") from None
+        if start < 1:
+            raise RpcRequestRefused(INVALID_PARAMS, "This cursor was not made here.")
+        if start > len(tools) or tools[start - 1].name != name:
+            start = next((index + 1 for index, spec in enumerate(tools) if spec.name == name), start)
     end = start + size
     page: Json = {"tools": [encode_tool(spec, revision) for spec in tools[start:end]]}
     if end < len(tools):
@@ -28,7 +37,7 @@ def encode_page(tools: Sequence[ToolSpec], cursor: str | None, revision: str, si
     return page
 
 
-def encode_tool(spec: ToolSpec, revision: str) -> Json:
+def encode_tool(spec: ServerToolDefinition, revision: str) -> Json:
     """Encode one tool with its schemas unchanged, except that older revisions take only schemas of objects."""
     tool: Json = {"name": spec.name}
     if spec.display_name:
@@ -49,15 +58,3 @@ def encode_tool(spec: ToolSpec, revision: str) -> Json:
     if spec.icon and spec.icon.startswith(("https://", "data:")):  # clients must refuse any other
         tool["icons"] = [{"src": spec.icon}]
     return tool
-
-
-def _start(tools: Sequence[ToolSpec], cursor: str) -> int:
-    try:
-        end, name = _cursor.decode(base64.b64decode(cursor, altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError):  # msgspec's own errors are ValueErrors
-        raise RpcError(INVALID_PARAMS, "This cursor was not made here.") from None
-    if end < 1:
-        raise RpcError(INVALID_PARAMS, "This cursor was not made here.")
-    if end <= len(tools) and tools[end - 1].name == name:
-        return end
-    return next((index + 1 for index, spec in enumerate(tools) if spec.name == name), end)

@@ -14,6 +14,7 @@ from toolgate.text_tools.parsing.lenient_json import LenientJsonReader
 from toolgate.text_tools.parsing.parser_state import CallSink, ParserState
 from toolgate.text_tools.parsing.syntax import Read
 
+# `{"name": …, "arguments": …}` is the commonest form; models mix up the keys of all formats that they were trained on.
 NAME_KEYS = frozenset({"name", "tool_name", "function", "tool", "function_name", "recipient_name"})
 ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "input", "params", "tool_input"})
 ID_KEYS = frozenset({"id", "tool_call_id", "call_id"})
@@ -35,6 +36,7 @@ def read_calls(state: ParserState, *closers: str, in_text: bool = False, keyed: 
     def read_call() -> Parse[bool]:
         return _read_keyed_call(state, closers) if keyed else _CallObjectReader(state, in_text, closers).read()
 
+    # An array has one call after another behind commas; without one, Llama writes `{…}; {…}` and MiniMax-M1 lines.
     if (yield from state.buffer.accept("[")):
         done = yield from _read_array(state, read_call)
     else:
@@ -89,6 +91,7 @@ class _CallObjectReader:
     def read(self) -> Parse[bool]:
         """Read the object; return False if it is no call."""
         whole = yield from self._members()
+        # The call has begun where its arguments came behind its name; else it begins now that both are known.
         if self._call is None:
             if not whole or (self._in_text and self._early_arguments is None):
                 return False
@@ -124,6 +127,7 @@ class _CallObjectReader:
             return (yield from self._members())
         if key in NAME_KEYS and self._name is None:
             self._name = yield from _read_string(self._buffer)
+            # Not a tool on offer: reading stops at once, so that the object streams on as text.
             return bool(self._name) and self._state.resolve_name(self._name or "") is not None
         if key in ARGUMENT_KEYS and self._call is None and self._early_arguments is None:
             return (yield from self._arguments())
@@ -136,7 +140,7 @@ class _CallObjectReader:
         if (yield from self._buffer.accept("null")):
             self._early_arguments = []
             return True
-        if self._name is None:
+        if self._name is None:  # `{"arguments": {…}, "name": "f"}`: which tool is called is not known yet
             self._early_arguments = []
             return (yield from LenientJsonReader(self._buffer, self._early_arguments.append).copy())
         self._call = self._state.begin_call(self._name, self._id) if self._name else None
@@ -153,6 +157,7 @@ def _read_keyed_call(state: ParserState, closers: tuple[str, ...]) -> Parse[bool
     buffer = state.buffer
     if not (yield from buffer.accept("{")):
         return False
+    # Apertus writes `{"f": {"city": "Paris"}}`.
     yield from buffer.read_blanks()
     name = yield from _read_string(buffer)
     if not name or not (yield from buffer.accept(":")):

@@ -9,6 +9,7 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.lenient_json import LenientJsonReader
 from toolgate.text_tools.parsing.parser_state import ParserState
 
+# More than Python allows: names of tools have dots, dashes, slashes and namespaces such as `default_api:f`.
 _NAME = re.compile(r"[\w.:/-]*")
 _KEY = re.compile(r"[\w.$-]*")
 _NOT_PYTHON = "the arguments are not keyword arguments with literal values"
@@ -45,6 +46,7 @@ def read_call(state: ParserState, *closers: str) -> Parse[bool]:
     if not name or state.resolve_name(name) is None or not (yield from buffer.accept("(")):
         return False
     yield from buffer.read_blanks()
+    # The first key is read before the call begins: `f(x)` in prose is no call, while `f(x=1)` is one.
     key = None
     if not (yield from buffer.accept(")")):
         key = yield from _read_key(state)
@@ -72,7 +74,7 @@ def _read_key(state: ParserState) -> Parse[str | None]:
     yield from state.buffer.read_blanks()
     if not key or not (yield from state.buffer.accept("=")):
         return None
-    return key if (yield from state.buffer.peek()) != "=" else None
+    return key if (yield from state.buffer.peek()) != "=" else None  # `f(a == b)` compares
 
 
 def _read_next_key(state: ParserState) -> Parse[str | None]:

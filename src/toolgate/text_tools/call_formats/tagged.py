@@ -29,10 +29,10 @@ _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}
 _PARTIAL_ENTITY = re.compile(r"&(?:[a-zA-Z]{0,4}|#[xX]?[0-9a-fA-F]{0,7})")
 _SPECIAL = re.compile("[<&]")
 _NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
-MARKUP = ('"', "<", ">", "&", "/")
-"""Characters that cannot stand in the names of tags that escape nothing."""
+MARKUP = ('"', "<", ">", "&", "/")  # characters that cannot stand in the names of tags that escape nothing
 
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
+# `name="v"`, `name='v'` or `name=v`; the look-behind keeps the end of one name from being found as another.
 _ATTRIBUTE = re.compile(r"""(?<![\w:.-])([\w:.-]++)\s*+=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _HEADER = re.compile(r"[^<>]*")
 _NOT_JSON = "the value of a parameter is not valid JSON"
@@ -83,7 +83,7 @@ def read_parameters(state: ParserState, call: CallSink, name: str, tags: TagForm
         key, is_string = parameter
         call.key(key)
         allowed = call.types.of(key)
-        if is_string is not None:
+        if is_string is not None:  # DeepSeek and Kimi K3 write in the tag whether a value is a string
             allowed = frozenset({STRING}) if is_string else (allowed - {STRING} or allowed)
         if not (yield from read_value(state, call, name, tags.of_parameter(key), allowed)):
             return None
@@ -98,6 +98,7 @@ def read_value(state: ParserState, call: CallSink, name: str, tags: TagFormat, a
     value = BareValueConverter(call, allowed)
     if tags.escapes and (yield from buffer.accept(_CDATA)):
         whole = yield from _copy_cdata(buffer, value.feed)
+        # Text behind the section belongs to the value, too, and is read below.
         if whole and (yield from buffer.is_followed_by(0, (tags.close,))):
             yield from buffer.read_blanks()
             yield from buffer.accept(tags.close)
@@ -131,6 +132,7 @@ def _read_container(state: ParserState, call: CallSink, name: str, tags: TagForm
 def _copy_bare_text(state: ParserState, tags: TagFormat, framing: str, out: TextSink) -> Parse[bool]:
     """Copy the text of a value up to its closing mark and read that; return False if the text ends first."""
     buffer = state.buffer
+    # The line break before a closing mark is layout and read with it, if there was one behind the opening mark.
     closes = (framing + tags.close, tags.close)
     ends = tuple([framing + end for end in tags.ends] if framing else []) + tags.ends
     stops = word_set(*closes, tags.nested, *ends)
@@ -156,6 +158,7 @@ def _copy_bare_text(state: ParserState, tags: TagFormat, framing: str, out: Text
 
 def _copy_cdata(buffer: InputBuffer, out: TextSink) -> Parse[bool]:
     """Copy character data up to its end; sections that follow at once belong to it."""
+    # XML has no other way to write `]]>` in such a section than to split it: `]]]]><![CDATA[>`.
     stops = word_set(_CDATA_END)
     while (yield from buffer.copy_until(stops, out)):
         buffer.take(len(_CDATA_END))
@@ -169,7 +172,7 @@ class EntityDecoder:
 
     def __init__(self, out: TextSink) -> None:
         self._out = out
-        self._decoding: bool | None = None
+        self._decoding: bool | None = None  # None until the first `<` or `&`
         self._tail = ""
 
     def feed(self, piece: str) -> None:
@@ -179,8 +182,14 @@ class EntityDecoder:
             return
         text = self._tail + piece
         self._tail = ""
-        if self._decoding is None and not self._decide(text):
-            return
+        if self._decoding is None and (first := _SPECIAL.search(text)):
+            at = first.start()
+            if _PARTIAL_ENTITY.fullmatch(text, at):  # the text ends within what may be its first entity
+                if at:
+                    self._out(text[:at])
+                self._tail = text[at:]
+                return
+            self._decoding = _ENTITY.match(text, at) is not None
         if self._decoding:
             last = text.rfind("&")
             if last >= 0 and _PARTIAL_ENTITY.fullmatch(text, last):
@@ -195,19 +204,6 @@ class EntityDecoder:
             self._out(self._tail)
             self._tail = ""
 
-    def _decide(self, text: str) -> bool:
-        """Decide whether to decode; return False if the text ends within its first entity, which is held back."""
-        first = _SPECIAL.search(text)
-        if first is None:
-            return True
-        if _PARTIAL_ENTITY.fullmatch(text, first.start()):
-            if first.start():
-                self._out(text[: first.start()])
-            self._tail = text[first.start() :]
-            return False
-        self._decoding = _ENTITY.match(text, first.start()) is not None
-        return True
-
 
 def decode_entities(text: str) -> str:
     """Replace the entities in a text by their characters."""
@@ -219,6 +215,7 @@ def _entity_character(entity: re.Match[str]) -> str:
     if name in _NAMED:
         return _NAMED[name]
     code = int(name[2:], 16) if name[1] in "xX" else int(name[1:])
+    # NUL, surrogates and numbers beyond Unicode stay as they are written.
     return chr(code) if 0 < code < 0x110000 and not 0xD800 <= code < 0xE000 else entity[0]
 
 

@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from toolgate.conversation.events import PartDelta, StepEvent
 
+# Characters of text that are parsed without yielding to the event loop.
 SLICE = 1_000
-"""Characters of text that are parsed without yielding to the event loop."""
 
 
 async def sliced(batches: AsyncIterator[Sequence[StepEvent]]) -> AsyncGenerator[Sequence[StepEvent]]:
     """Yield the same events in batches of at most `SLICE` characters; longer deltas are split."""
     async for batch in batches:
+        # The usual batch of a stream has a few words and passes as it is.
         if sum([len(event.text) for event in batch if type(event) is PartDelta]) <= SLICE:
             yield batch
             continue

@@ -8,20 +8,20 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from toolgate.conversation.arguments import is_object
+from toolgate.conversation.call_ids import new_call_id
 from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEvent
 from toolgate.conversation.fold import unfold_part
-from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ToolDef
-from toolgate.text_tools.emulation.diagnostics import EmulationNote, OnNote
+from toolgate.text_tools.emulation.emulation_notes import EmulationNote, OnNote
 from toolgate.text_tools.emulation.fake_results import FakeResultFilter
 from toolgate.text_tools.parsing.argument_repair import repair, unwrap
 
+# Calls that are accepted from one answer: a model that writes more of them repeats itself without end.
 MAX_CALLS = 512
-"""Calls that are accepted from one answer: a model that writes more of them repeats itself without end."""
 
 
-class CallFilter:
+class DisallowedCallFilter:
     """Filters the parts of one answer; `done` once the rest of it is ignored.
 
     `fake_results` finds results that were made up. `allowed` are the tools that may be called, `single` allows one call
@@ -78,6 +78,7 @@ class CallFilter:
         passed: list[StepEvent] = []
         if self._text is not None:
             self._end_text(passed)
+        # Behind real calls, such a line repeats a call, as the heading of a result.
         lines = [] if self.calls else self._fake_results.calls
         for name, arguments in lines[:1] if self._single else lines:
             repaired = repair(arguments)
@@ -95,6 +96,7 @@ class CallFilter:
         if not text or self._text is None:
             return
         if not self._text:
+            # Blanks wait for text behind them: of a text that is blanks alone, nothing is emitted.
             self._blanks += text
             if text.isspace():
                 return

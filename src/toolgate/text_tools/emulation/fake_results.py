@@ -9,20 +9,21 @@ Knows no events.
 import re
 from collections.abc import Collection
 
-from toolgate.text_tools.prompts.prompt_fragments import CALL_MARK, RESULT_MARKS
+from toolgate.text_tools.prompts.prompt_renderer import CALL_MARK, OUTPUT_MARKS, RESULT_MARKS
 
+# How results begin in the training data of a syntax's models: some write them whatever the prompt demands.
 _TRAINED_MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("Observation:", frozenset({"react", "command_r"})),
     ("<tool_response>", frozenset({"hermes", "hermes_tight", "hermes_ascii", "qwen3_coder", "longcat"})),
     ("<function_results>", frozenset({"invoke", "auto", "anthropic_xml", "anthropic_legacy"})),
 )
-"""How results begin in the training data of a syntax's models: some write them whatever the prompt demands."""
 
+# Lines, and runs of blank lines as one: a model may write hundreds of thousands of them.
 _LINES = re.compile(r"(?<=\n)(?:[^\S\n]*+\n)++|[^\n]*\n|[^\n]+")
-"""Lines, and runs of blank lines as one: a model may write hundreds of thousands of them."""
+# `Tool Call: f({…})`, as our prompts write a call above its result; the arguments may have line breaks.
 _CALL = re.compile(rf"{re.escape(CALL_MARK)}([^\s(]+)\((.*)\)[ \t]*\n?", re.DOTALL)
-_SEPARATORS = ("", "---")
-_LONGEST_LINE = 1 << 18
+_SEPARATORS = ("", "---")  # the lines that our prompts have between two results
+_LONGEST_LINE = 1 << 18  # characters of a line that is held back; a longer one is text
 
 
 def result_marks(syntax: str) -> tuple[str, ...]:
@@ -49,19 +50,33 @@ class FakeResultFilter:
 
     def feed(self, text: str) -> str:
         """Return as much of the text so far as is certainly text."""
-        if not self._deciding and "\n" not in text:
+        if not self._deciding and "\n" not in text:  # most deltas: the rest of a line that was decided on
             self._has_text = self._has_text or not text.isspace()
             return text
         out: list[str] = []
         for piece in _LINES.findall(text):
             if self.cut:
                 break
-            if self._deciding:
-                self._decide(piece, out)
-            else:
+            if not self._deciding:
                 out.append(piece)
                 self._deciding = piece.endswith("\n")
                 self._has_text = self._has_text or not piece.isspace()
+                continue
+            self._line += piece
+            line = self._line
+            made_up = line.startswith(self._marks) and (self.after_call or self._held or not self._has_text)
+            if made_up or (self.after_call and line.startswith(OUTPUT_MARKS)):
+                self.cut = True
+                self._line = ""
+            elif len(line) <= _LONGEST_LINE and self._may_be_held(line):
+                if line.endswith("\n"):
+                    self._held.append(line)
+                    self._line = ""
+            else:
+                out.append("".join(self._held) + line)
+                self._has_text = self._has_text or not out[-1].isspace()
+                self._held, self._line = [], ""
+                self._deciding = line.endswith("\n")
         return "".join(out)
 
     def release(self) -> str:
@@ -73,28 +88,14 @@ class FakeResultFilter:
         self._held, self._line, self._deciding = [], "", True
         return text
 
-    def _decide(self, piece: str, out: list[str]) -> None:
-        self._line += piece
-        line = self._line
-        if line.startswith(self._marks) and (self.after_call or self._held or not self._has_text):
-            self.cut = True
-            self._line = ""
-        elif len(line) <= _LONGEST_LINE and self._may_be_held(line):
-            if line.endswith("\n"):
-                self._held.append(line)
-                self._line = ""
-        else:
-            out.append("".join(self._held) + line)
-            self._has_text = self._has_text or not out[-1].isspace()
-            self._held, self._line = [], ""
-            self._deciding = line.endswith("\n")
-
     def _may_be_held(self, line: str) -> bool:
         """Return whether the line is, or may become, one that is held back."""
         unfinished = not line.endswith("\n")
+        # Between two lines that are held, separators are held, too: they are text only if those are.
         if self._held and (line.strip() in _SEPARATORS or (unfinished and "---".startswith(line))):
             return True
-        if unfinished and any(mark.startswith(line) for mark in (CALL_MARK, *self._marks)):
+        outputs = OUTPUT_MARKS if self.after_call else ()
+        if unfinished and any(mark.startswith(line) for mark in (CALL_MARK, *self._marks, *outputs)):
             return True
         if not line.startswith(CALL_MARK):
             return False

@@ -18,17 +18,17 @@ from toolgate.conversation.errors import EmptyModelAnswer
 from toolgate.conversation.events import StepEnd, StepEvent, StepStart, Usage
 from toolgate.conversation.message import Text
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.size import is_request_larger
+from toolgate.conversation.rough_size_estimate import is_request_larger
 from toolgate.engine.json_thread import LARGE_BODY
 from toolgate.engine.ports import Model, ModelStream
 from toolgate.text_tools.emulation.bounded_batches import sliced
-from toolgate.text_tools.emulation.diagnostics import EmulationNote, OnNote, ignore_note
+from toolgate.text_tools.emulation.emulation_notes import EmulationNote, OnNote, ignore_note
 from toolgate.text_tools.emulation.reasoning_stream import ReasoningStream
 from toolgate.text_tools.emulation.request_plan import EmulationPlan, correction, plan
 from toolgate.text_tools.emulation.stream_decoder import EMPTY, TextDecoderOptions, TextStreamDecoder
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter
-from toolgate.text_tools.prompts.inline_system_messages import inject, lost_of_system, system_texts
-from toolgate.text_tools.prompts.prompt_fragments import TextToolPromptRenderer
+from toolgate.text_tools.prompts.prompt_renderer import TextToolPromptRenderer
+from toolgate.text_tools.prompts.system_messages_to_user import inject, lost_of_system, system_texts
 from toolgate.text_tools.syntaxes import syntax as syntax_named
 from toolgate.upstreams import token_counting_offline
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer
@@ -37,7 +37,7 @@ from toolgate.upstreams.wrapped_streams import with_warning
 _BLANK_LINE = "\n\n"
 
 
-class EmulationOptions(Struct, frozen=True):
+class EmulatedModelParts(Struct, frozen=True):
     """The model inside, how its prompts are written, how its text is decoded, and what to call with notes."""
 
     model: Model
@@ -73,7 +73,7 @@ class EmulatedModel:
         named = syntax_named(syntax)
         writer = ConversationWriter(prompts or TextToolPromptRenderer(), named, inject, images, parallel)
         decoder = TextDecoderOptions(named, thinking=thinking, calls_end_thinking=calls_end_thinking)
-        self._options = EmulationOptions(model, writer, decoder, reasks, on_note)
+        self._options = EmulatedModelParts(model, writer, decoder, reasks, on_note)
         self._stops = stops
 
     async def ask(self, request: ModelRequest) -> ModelStream:
@@ -88,7 +88,7 @@ class EmulatedModel:
         return answer if request.stream else await read_whole(answer)
 
 
-class SystemMessageModel:
+class SystemToUserModel:
     """A model that supports tools but no system messages: they are put before the user's first message."""
 
     def __init__(self, model: Model, prompts: TextToolPromptRenderer | None = None) -> None:
@@ -112,7 +112,7 @@ class EmulatedStream:
     dialect: str | None = None
     whole = False
 
-    def __init__(self, options: EmulationOptions, planned: EmulationPlan, answer: ModelStream) -> None:
+    def __init__(self, options: EmulatedModelParts, planned: EmulationPlan, answer: ModelStream) -> None:
         self.upstream = answer.upstream
         # A warning about stop sequences is none of the client's business if only we have set any.
         hide_stops = bool(planned.own_stops) and len(planned.own_stops) == len(planned.asked.settings.stop)
@@ -132,11 +132,12 @@ class EmulatedStream:
             decoder = TextStreamDecoder(self._plan, self._options.decoder, self._options.on_note, prefix)
             async with aclosing(self._decode(decoder)) as batches:
                 async for batch in batches:
+                    # Several answers are one step to the client.
                     yield batch if not begun else [event for event in batch if not isinstance(event, StepStart)]
                     begun = True
             self.warnings = (*self.warnings, *decoder.warnings)
             usage = decoder.stop.usage if decoder.stop else None
-            if usage is None:
+            if usage is None:  # not reported, or the answer was cancelled behind its last call
                 usage = await token_counting_offline.estimate(self._asked, [*decoder.reasoning, Text(decoder.text)])
             self._usage += usage
             problems = decoder.problems()
@@ -144,8 +145,12 @@ class EmulatedStream:
                 break
             # A model that ignores a required call is asked once more and not again: it will hardly change its mind.
             left = min(left - 1, 0 if not decoder.calls and self._plan.choice.mode == "required" else left)
+            # Text that was sent cannot be taken back, so the next answer follows it as another paragraph.
             prefix = _BLANK_LINE if prefix or decoder.text_was_sent else ""
-            await self._ask_again(decoder, problems)
+            self._options.on_note(EmulationNote("asked_again", " ".join(problems)))
+            self._asked = correction(self._plan, self._options.writer, decoder.text, problems)
+            self._answer = await self._options.model.ask(self._asked)
+            self.upstream = self._answer.upstream
         yield self._end(decoder, problems, text_was_sent=bool(prefix))
 
     async def aclose(self) -> None:
@@ -163,17 +168,12 @@ class EmulatedStream:
                     events = [decoder.start, *events]
                 if events := self._restore_names(events):
                     yield events
+                # The rest costs tokens for nothing; of a whole answer it is there already, with the usage at its end.
                 if decoder.done and not answer.whole:
                     break
         await answer.aclose()
         if events := self._restore_names(decoder.end()):
             yield events
-
-    async def _ask_again(self, decoder: TextStreamDecoder, problems: list[str]) -> None:
-        self._options.on_note(EmulationNote("asked_again", " ".join(problems)))
-        self._asked = correction(self._plan, self._options.writer, decoder.text, problems)
-        self._answer = await self._options.model.ask(self._asked)
-        self.upstream = self._answer.upstream
 
     def _restore_names(self, events: list[StepEvent]) -> list[StepEvent]:
         return self._names.restore(events) if self._names else events
@@ -190,6 +190,7 @@ class EmulatedStream:
             raise EmptyModelAnswer("The model gave an empty answer where a call was required.")
         sequence = stop.stop_sequence
         if sequence in self._plan.own_stops:
+            # Without a call there was no result to make up: the line was part of an answer, which is now cut short.
             if not decoder.calls:
                 mark = (sequence or "").split("\n")[1]
                 self.warnings = (*self.warnings, f"the answer ends where it had a line {mark!r}, like a tool's result")
@@ -200,7 +201,7 @@ class EmulatedStream:
         return [*rest, StepEnd(reason, self._usage, sequence, stop.extra)]
 
 
-class FullyBufferedStream:
+class AlreadyReadStream:
     """An answer that has been read to its end."""
 
     dialect: str | None = None
@@ -226,4 +227,4 @@ async def read_whole(answer: ModelStream) -> ModelStream:
         batches = [batch async for batch in answer.events()]
     finally:
         await answer.aclose()
-    return FullyBufferedStream(answer.upstream, answer.warnings, batches)
+    return AlreadyReadStream(answer.upstream, answer.warnings, batches)

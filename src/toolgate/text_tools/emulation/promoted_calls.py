@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from toolgate.conversation.events import PartDelta, PartEnd, PartStart, StepEnd, StepEvent
 from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import Text, ToolCall
-from toolgate.conversation.request import ModelRequest, ToolDef
+from toolgate.conversation.request import ModelRequest, ToolChoice, ToolDef
 from toolgate.conversation.tool_name_matching import correction_warning
 from toolgate.engine.ports import Model, ModelStream
 from toolgate.text_tools.emulation.bounded_batches import sliced
 from toolgate.text_tools.emulation.call_filter import MAX_CALLS, is_broken
-from toolgate.text_tools.emulation.diagnostics import EmulationNote, OnNote, ignore_note
+from toolgate.text_tools.emulation.emulation_notes import EmulationNote, OnNote, ignore_note
 from toolgate.text_tools.parsing.parser import TextParser
 from toolgate.text_tools.parsing.syntax import Syntax
 from toolgate.text_tools.syntaxes import AUTO
@@ -35,20 +35,14 @@ class PromotedCallsModel:
 
     async def ask(self, request: ModelRequest) -> ModelStream:
         """Return the model's answer; unchanged where no tool may be called or several choices are requested."""
-        tools = _callable(request)
-        if not tools or request.settings.choices > 1:
+        choice = request.tool_choice or ToolChoice()
+        functions = [tool for tool in request.tools if tool.kind == "function"]
+        tools = [tool for tool in functions if not choice.names or tool.name in choice.names]
+        if not tools or choice.mode == "none" or request.settings.choices > 1:
             return await self._model.ask(request)
+        # A relayed answer would reach the client as it is, with its leaked calls as text.
         answer = await self._model.ask(replace(request, relay=False))
         return PromotedCallsStream(answer, LeakedCallFinder(self._syntax, tools, self._on_note))
-
-
-def _callable(request: ModelRequest) -> list[ToolDef]:
-    """Return the functions that the answer may call."""
-    choice = request.tool_choice
-    if choice is not None and choice.mode == "none":
-        return []
-    names = choice.names if choice else ()
-    return [tool for tool in request.tools if tool.kind == "function" and (not names or tool.name in names)]
 
 
 class PromotedCallsStream:
@@ -108,6 +102,7 @@ class LeakedCallFinder:
                         self._held.append((self._text.unpromoted(part), self._text.held))
                     self._text = None
                 case PartStart(ToolCall()):
+                    # A model that calls properly means its text as text, even if that looks like a call.
                     self._has_proper_calls = True
                     emitted += [*self._release(promote=False), event]
                 case StepEnd(reason):
@@ -161,6 +156,7 @@ class _LeakyText:
         """Parse the rest of the text and return the events to emit."""
         rest = [] if self._received_delta else self._parser.feed(part.text)
         events = self._hold_calls([*rest, *self._parser.end(cut=False)])
+        # Where nothing was taken out, the part itself ends the text, with its log probabilities.
         unchanged = PartEnd(Text(part.text))
         return [PartEnd(part) if event == unchanged else event for event in events]
 

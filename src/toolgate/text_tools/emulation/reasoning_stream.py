@@ -55,14 +55,12 @@ class ReasoningStream:
                     self._received_delta = True
                     events += self._parser.feed(text)
                 case PartEnd(Text() as part) if self._parser is not None:
-                    events += self._end(self._parser, part)
+                    rest = [] if self._received_delta else self._parser.feed(part.text)
+                    rest += self._parser.end(cut=False)
+                    # Where nothing was taken out, the part itself ends the text, with its log probabilities.
+                    unchanged = PartEnd(Text(part.text))
+                    events += [PartEnd(part) if event == unchanged else event for event in rest]
                     self._parser = None
                 case _:
                     events.append(event)
         return events
-
-    def _end(self, parser: TextParser, part: Text) -> list[StepEvent]:
-        """Parse the rest of a text; the part itself ends it where nothing was taken out."""
-        rest = [] if self._received_delta else parser.feed(part.text)
-        unchanged = PartEnd(Text(part.text))
-        return [PartEnd(part) if event == unchanged else event for event in (*rest, *parser.end(cut=False))]

@@ -10,17 +10,16 @@ from toolgate.conversation.message import NO_EXTRA, Media, Message, Text, ToolCa
 from toolgate.conversation.request import ModelRequest, RequestSettings, ToolChoice, ToolDef
 from toolgate.dialects.dialect import Quirks
 from toolgate.text_tools.emulation.fake_results import result_marks
-from toolgate.text_tools.parsing.syntax import Syntax
 from toolgate.text_tools.prompts.conversation_writer import ConversationWriter, in_turns
-from toolgate.text_tools.prompts.inline_system_messages import lost_of_system
-from toolgate.text_tools.prompts.prompt_fragments import RESULT_MARKS
+from toolgate.text_tools.prompts.prompt_renderer import RESULT_MARKS
+from toolgate.text_tools.prompts.system_messages_to_user import lost_of_system
 from toolgate.upstreams.foreign_field_warnings import foreign_fields
 from toolgate.upstreams.tool_definition_rewrite import adapt
 from toolgate.wire.jsontext import encode
 
-_MAX_STOPS = 4
-_RESULT_LINE = "\n<output "
-"""How the line behind the mark of a result begins in our prompts."""
+_MAX_STOPS = 4  # OpenAI's API accepts no more
+_RESULT_LINE = "\n<output "  # how the line behind the mark of a result begins in our prompts
+# Extra fields about tools, which must not be sent to an upstream without tools.
 _TOOL_FIELDS = frozenset(
     {
         "function_call",
@@ -33,8 +32,6 @@ _TOOL_FIELDS = frozenset(
         "tool_resources",
     }
 )
-"""Extra fields about tools, which must not be sent to an upstream without tools."""
-
 _DEFAULT_CHOICE = ToolChoice()
 
 
@@ -65,17 +62,27 @@ def plan(request: ModelRequest, writer: ConversationWriter, stops: bool = True) 
     usable = tuple([tool for tool in request.tools if tool.kind != "hosted"])
     adapted = adapt(replace(matched, tools=usable, tool_choice=None, dialect=""), "text", Quirks())
     choice = request.tool_choice or _DEFAULT_CHOICE
-    if choice.names:  # by the names under which the model knows the tools
+    if choice.names:  # from here on by the names under which the model knows the tools
         names = [new.name for old, new in zip(usable, adapted.request.tools, strict=True) if old.name in choice.names]
         choice = replace(choice, names=tuple(names))
-    offered = _offered(adapted.request, choice)
+    offered = adapted.request.tools
+    if choice.mode == "none":  # described nevertheless where the history has calls of them
+        offered = offered if _has_calls(adapted.request) else ()
+    elif choice.names:
+        offered = tuple([tool for tool in offered if tool.name in choice.names])
     # An upstream that held the model to the schema of the output would leave no way to write a call.
     output = request.settings.output if offered else None
     schema = encode(output.schema or {"type": "object"}).decode() if output else ""
     written = writer.write(adapted.request.messages, offered, choice, schema)
     if not written.changed and not request.tools:
         return None
-    own_stops = _own_stops(request.settings, writer.syntax) if stops and (offered or _has_calls(request)) else ()
+    own_stops: tuple[str, ...] = ()
+    if stops and (offered or _has_calls(request)):
+        # A model that makes up results stops there. Of the marks of our prompts, the line behind belongs to the stop
+        # sequence too, because an answer may quote a mark.
+        marks = result_marks(writer.syntax.name)
+        sequences = [f"\n{mark}{_RESULT_LINE}" if mark in RESULT_MARKS else f"\n{mark}" for mark in marks]
+        own_stops = tuple(sequences[: max(0, _MAX_STOPS - len(request.settings.stop))])
     settings = replace(
         request.settings,
         stop=(*request.settings.stop, *own_stops),
@@ -83,12 +90,8 @@ def plan(request: ModelRequest, writer: ConversationWriter, stops: bool = True) 
     )
     asked = _without_tools(request, written.messages, settings)
     allowed = frozenset() if choice.mode == "none" else frozenset([tool.name for tool in offered])
-    warnings = (
-        *matched.warnings[len(request.warnings) :],
-        *_lost_warnings(request, written.left_out),
-        *(lost_of_system(request.messages) if writer.inject else ()),
-        *_lost_fields(request),
-    )
+    lost = _lost_warnings(request, written.left_out, writer.inject)
+    warnings = (*matched.warnings[len(request.warnings) :], *lost)
     return EmulationPlan(asked, adapted.request.tools, allowed, choice, adapted.originals, own_stops, warnings)
 
 
@@ -101,26 +104,8 @@ def correction(plan: EmulationPlan, writer: ConversationWriter, answer: str, pro
     return replace(plan.asked, messages=in_turns(messages))
 
 
-def _offered(request: ModelRequest, choice: ToolChoice) -> tuple[ToolDef, ...]:
-    """Return the tools to describe; where none may be called, they are described only if the history has calls."""
-    if choice.mode == "none":
-        return request.tools if _has_calls(request) else ()
-    if not choice.names:
-        return request.tools
-    return tuple([tool for tool in request.tools if tool.name in choice.names])
-
-
 def _has_calls(request: ModelRequest) -> bool:
     return any(isinstance(part, ToolCall) for message in request.messages for part in message.parts)
-
-
-def _own_stops(settings: RequestSettings, syntax: Syntax) -> tuple[str, ...]:
-    """Return where to stop a model that makes up results; the client's own stop sequences leave room for few.
-
-    Of the marks of our prompts they have the line behind, too: an answer may quote a mark.
-    """
-    marks = [f"\n{mark}{_RESULT_LINE}" if mark in RESULT_MARKS else f"\n{mark}" for mark in result_marks(syntax.name)]
-    return tuple(marks[: max(0, _MAX_STOPS - len(settings.stop))])
 
 
 def _without_tools(request: ModelRequest, messages: tuple[Message, ...], settings: RequestSettings) -> ModelRequest:
@@ -139,18 +124,16 @@ def _without_tools(request: ModelRequest, messages: tuple[Message, ...], setting
     )
 
 
-def _lost_fields(request: ModelRequest) -> tuple[str, ...]:
-    """Return warnings about extra fields of tools, calls and results, which are lost when these become text."""
+def _lost_warnings(request: ModelRequest, left_out: Sequence[Media], inject: bool) -> list[str]:
+    """Return warnings about what the model does not get: hosted tools, media, and extra fields of what becomes text."""
+    hosted = [tool.name for tool in request.tools if tool.kind == "hosted"]
+    lost = [f"the hosted tool {name} cannot be offered to a model that only writes text" for name in hosted]
+    kinds = dict.fromkeys([media.kind for media in left_out])
+    lost += [f"{kind} content was left out: the model reads text only" for kind in kinds]
+    lost += lost_of_system(request.messages) if inject else []
+    # Of the messages only calls and results become text; fields of the others reach the upstream.
     messages = []
     for message in request.messages:
         parts = tuple([part for part in message.parts if isinstance(part, (ToolCall, ToolResult))])
         messages.append(replace(message, parts=parts, extra=message.extra if message.role == "tool" else NO_EXTRA))
-    return foreign_fields(replace(request, extra=NO_EXTRA), "text", messages)
-
-
-def _lost_warnings(request: ModelRequest, left_out: Sequence[Media]) -> list[str]:
-    """Return warnings about hosted tools and media, which the model does not get."""
-    hosted = [tool.name for tool in request.tools if tool.kind == "hosted"]
-    lost = [f"the hosted tool {name} cannot be offered to a model that only writes text" for name in hosted]
-    kinds = dict.fromkeys([media.kind for media in left_out])
-    return lost + [f"{kind} content was left out: the model reads text only" for kind in kinds]
+    return [*lost, *foreign_fields(replace(request, extra=NO_EXTRA), "text", messages)]

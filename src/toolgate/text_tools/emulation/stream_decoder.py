@@ -11,17 +11,18 @@ from toolgate.conversation.fold import unfold_part
 from toolgate.conversation.message import Part, Reasoning, Text, ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.conversation.tool_name_matching import correction_warning
-from toolgate.text_tools.emulation.call_filter import CallFilter, is_broken, repair_call
-from toolgate.text_tools.emulation.diagnostics import EmulationNote, OnNote
+from toolgate.text_tools.emulation.call_filter import DisallowedCallFilter, is_broken, repair_call
+from toolgate.text_tools.emulation.emulation_notes import EmulationNote, OnNote
 from toolgate.text_tools.emulation.fake_results import FakeResultFilter, result_marks
 from toolgate.text_tools.emulation.request_plan import EmulationPlan
 from toolgate.text_tools.parsing.argument_repair import describe_problem
 from toolgate.text_tools.parsing.parser import TextParser
 from toolgate.text_tools.parsing.syntax import Syntax
-from toolgate.text_tools.prompts.prompt_fragments import CALL_MARK
+from toolgate.text_tools.prompts.prompt_renderer import CALL_MARK
 
+# Characters of an answer that is parsed a second time, for a call of an unknown tool at its end: that parse is not
+# sliced, so it must not keep the event loop busy for long.
 _LONGEST_REPARSED = 16 * 1024
-"""Characters of an answer that is parsed a second time, for a call of an unknown tool at its end."""
 
 EMPTY = "It is empty: it says nothing to the user and calls no tool."
 
@@ -72,7 +73,7 @@ class TextStreamDecoder:
         self._on_note = on_note
         single = plan.choice.parallel is False
         fake_results = FakeResultFilter([tool.name for tool in plan.tools], result_marks(options.syntax.name))
-        self._filter = CallFilter(fake_results, plan.allowed, single, on_note, prefix)
+        self._filter = DisallowedCallFilter(fake_results, plan.allowed, single, on_note, prefix)
         self._parser: TextParser | None = options.parser(plan.tools)
         self._texts: list[str] = []
         self._in_text = False
@@ -111,6 +112,7 @@ class TextStreamDecoder:
     def decode(self, batch: Sequence[StepEvent]) -> list[StepEvent]:
         """Decode a batch and return the events to emit now; once it is `done`, only the end of the step is noted."""
         if self.done:
+            # The end has the usage, which is wanted although the text behind the last call is not.
             self.stop = next((event for event in batch if isinstance(event, StepEnd)), self.stop)
             return []
         events: list[StepEvent] = []
@@ -122,6 +124,7 @@ class TextStreamDecoder:
                 case PartStart(Text()):
                     self._in_text, self._received_delta = True, False
                 case PartEnd(Text(text)):
+                    # A part without deltas has all its text here; with deltas it is the same text again.
                     events += [] if self._received_delta else self._parse(text)
                     self._in_text = False
                 case StepStart():
@@ -129,7 +132,13 @@ class TextStreamDecoder:
                 case StepEnd():
                     self.stop = event
                 case _:
-                    events += self._pass(event)
+                    if isinstance(event, PartStart):
+                        events += self._end_text(cut=False)  # another part ends the text before it
+                    elif isinstance(event, PartEnd) and isinstance(event.part, Reasoning):
+                        self.reasoning.append(event.part)
+                    elif isinstance(event, PartEnd):
+                        self._has_other_parts = True
+                    events += self._filter.filter([event])
         return self._hold(events)
 
     def end(self) -> list[StepEvent]:
@@ -138,10 +147,10 @@ class TextStreamDecoder:
 
     def problems(self) -> list[str]:
         """Describe, for the model, what is wrong with the answer and has not been emitted yet."""
-        if self._was_cut():
+        if self._was_cut():  # what is missing is no mistake of the model
             return []
         found: list[str] = []
-        if self._held is not None:
+        if self._held is not None:  # a call that was emitted already can be neither repaired nor taken back
             self._repair_held(self._held)
             found = [self._describe(call.name, call.arguments) for call in self._malformed_calls()]
         found += [self._describe(name, arguments) for name, arguments in self._filter.unreadable]
@@ -156,6 +165,7 @@ class TextStreamDecoder:
                 )
         if found or self.calls:
             return found
+        # A call of an unknown tool is text to the parser. Without this, the client would get it as the answer.
         if self._held is not None and (unknown := self._unknown_tool()):
             self._on_note(EmulationNote("unknown_tool", "a call of a tool that is not declared", unknown))
             return [f"There is no tool called {unknown!r}; there are: {', '.join(sorted(self._plan.allowed))}."]
@@ -193,15 +203,6 @@ class TextStreamDecoder:
             self._parser = self._options.parser(self._plan.tools, first=False)
         return self._filter.filter(self._parser.feed(text))
 
-    def _pass(self, event: StepEvent) -> list[StepEvent]:
-        """Pass an event of another part than text, which ends the text before it."""
-        before = self._end_text(cut=False) if isinstance(event, PartStart) else []
-        if isinstance(event, PartEnd) and isinstance(event.part, Reasoning):
-            self.reasoning.append(event.part)
-        elif isinstance(event, PartEnd):
-            self._has_other_parts = True
-        return [*before, *self._filter.filter([event])]
-
     def _end_text(self, cut: bool) -> list[StepEvent]:
         parser, self._parser = self._parser, None
         if parser is None:
@@ -220,15 +221,17 @@ class TextStreamDecoder:
         if self._held is None:
             return events
         stream = self._plan.asked.stream
+        # Reasoning is no answer, so a stream shows it while everything else is still held.
         reasoning = self._leading_reasoning(events) if stream and not self._held else []
         self._held += events[len(reasoning) :]
         if not stream or not _calls(self._held, PartStart):
             return reasoning
+        # A call has begun, and with it what the client requires: from here on the answer streams.
         held, self._held = self._held, None
         return [*reasoning, *held]
 
     def _leading_reasoning(self, events: list[StepEvent]) -> list[StepEvent]:
-        """Return the reasoning at the start of the events: it is no answer and need not be held."""
+        """Return the reasoning at the start of the events."""
         for place, event in enumerate(events):
             if isinstance(event, PartStart):
                 self._in_reasoning = isinstance(event.part, Reasoning)
@@ -246,6 +249,8 @@ class TextStreamDecoder:
 
     def _malformed_calls(self) -> list[ToolCall]:
         """Return the calls that cannot be run, or that alone can be what the parser reported by name."""
+        # The parser reports a problem by the tool's name, not by the call's id. Where a broken call of that tool
+        # explains it, other calls of the tool are not suspected.
         broken = {call.id: call.name for call in self.calls if is_broken(call)}
         suspect = self._malformed.keys() - broken.values()
         return [call for call in self.calls if call.id in broken or call.name in suspect]

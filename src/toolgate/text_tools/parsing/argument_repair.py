@@ -19,8 +19,8 @@ from toolgate.text_tools.parsing.input_buffer import InputBuffer
 from toolgate.text_tools.parsing.lenient_json import LenientJsonReader
 from toolgate.text_tools.parsing.schema_types import ANY, INTEGER, NUMBER, ParameterTypes
 
+# Characters of arguments that are repaired: that goes token by token in Python, while the event loop waits.
 LONGEST_REPAIRED = 1 << 20
-"""Characters of arguments that are repaired; longer ones are not."""
 
 FENCE_FIX = "the code fence around the arguments was removed"
 CLOSERS_FIX = "missing closing brackets were added"
@@ -28,8 +28,9 @@ SURPLUS_FIX = "surplus closing brackets were removed"
 WRAPPER_FIX = "the arguments were taken out of a wrapper"
 
 _FENCE = re.compile(r"```[a-zA-Z_]*[ \t]*\r?\n(.*?)```", re.DOTALL)
+# Some models put the arguments into an object of this name, as the format of a call has it around them.
 _WRAPPERS = ("arguments", "parameters", "args", "input", "params")
-_EXCERPT = 24
+_EXCERPT = 24  # characters on each side of an error that the model is shown
 
 
 class RepairedArguments(Struct, frozen=True):
@@ -50,8 +51,22 @@ def repair(arguments: str, *, cut: bool = True) -> RepairedArguments | None:
         fixes.append(FENCE_FIX)
     if not text.startswith("{") or len(text) > LONGEST_REPAIRED:
         return None
-    repaired = _repair_json(text, fixes, cut)
-    return RepairedArguments(repaired, tuple(fixes)) if repaired is not None and is_object(repaired) else None
+    buffer, pieces = InputBuffer(), list[str]()
+    buffer.push(text)
+    buffer.ended = True
+    reader = LenientJsonReader(buffer, pieces.append)
+    whole = reader.copy_whole()
+    fixes += reader.fixes
+    rest = buffer.text[buffer.at :].strip()
+    if whole and rest and not rest.strip("}] \n\t\r"):  # one bracket too many, behind a complete object
+        fixes.append(SURPLUS_FIX)
+    elif not whole and not rest and not cut and reader.past_value:
+        fixes.append(CLOSERS_FIX)
+        pieces += ["}" if closer == "}" else "]" for closer in reversed(reader.open)]  # a tuple's `)` became `]`
+    elif not whole or rest:
+        return None
+    repaired = "".join(pieces)
+    return RepairedArguments(repaired, tuple(fixes)) if is_object(repaired) else None
 
 
 def unwrap(arguments: str, tool: ToolDef) -> RepairedArguments | None:
@@ -73,24 +88,6 @@ def describe_problem(name: str, arguments: str, tool: ToolDef | None = None, rea
         f"Your call of {name} was not run, because {problem}. "
         f"Write the whole call again in the same format, with nothing left out.{parameters}"
     )
-
-
-def _repair_json(text: str, fixes: list[str], cut: bool) -> str | None:
-    """Return the text as JSON, if it can be repaired, and add to the fixes."""
-    buffer, pieces = InputBuffer(), list[str]()
-    buffer.push(text)
-    buffer.ended = True
-    reader = LenientJsonReader(buffer, pieces.append)
-    whole = reader.copy_whole()
-    fixes += reader.fixes
-    rest = buffer.text[buffer.at :].strip()
-    if whole and rest and not rest.strip("}] \n\t\r"):  # one bracket too many, behind a complete object
-        fixes.append(SURPLUS_FIX)
-        return "".join(pieces)
-    if whole or rest or cut or not reader.past_value:
-        return "".join(pieces) if whole and not rest else None
-    fixes.append(CLOSERS_FIX)
-    return "".join([*pieces, *["}" if closer == "}" else "]" for closer in reversed(reader.open)]])
 
 
 def _find_problem(arguments: str) -> str:
@@ -121,7 +118,7 @@ def _describe_parameters(tool: ToolDef) -> str:
     described: list[str] = []
     for name, one in properties.items():
         allowed = types.allowed(one)
-        if NUMBER in allowed:
+        if NUMBER in allowed:  # includes integers, which need not be named beside it
             allowed -= {INTEGER}
         type_names = "any" if types.allowed(one) == ANY else " or ".join(sorted(allowed))
         described.append(f"{name} ({type_names}{', required' if name in required else ''})")

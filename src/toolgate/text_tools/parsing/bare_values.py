@@ -15,7 +15,7 @@ from toolgate.text_tools.parsing.parser_state import CallSink
 from toolgate.text_tools.parsing.schema_types import ARRAY, BOOLEAN, INTEGER, NULL, NUMBER, OBJECT, STRING
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_NUMERIC = re.compile(r"[-+.0-9eE]*")
+_NUMERIC = re.compile(r"[-+.0-9eE]*")  # what may still become a number
 _LITERALS = {"true": BOOLEAN, "false": BOOLEAN, "null": NULL}
 _LOOSE_LITERALS = {
     "true": ("true", BOOLEAN),
@@ -23,7 +23,7 @@ _LOOSE_LITERALS = {
     "none": ("null", NULL),
     "null": ("null", NULL),
 }
-_LONGEST_SCALAR = 4096
+_LONGEST_SCALAR = 4096  # longer text is a string, so that it need not be joined and looked at again with every piece
 
 
 class BareValueConverter:
@@ -90,26 +90,24 @@ def parse_bare(text: str, allowed: frozenset[str]) -> str | None:
         return number
     if bare[:1] in ("{", "[") and allowed & {ARRAY, OBJECT}:
         return as_json(bare) if (OBJECT if bare[0] == "{" else ARRAY) in allowed else None
-    return None if STRING in allowed else _parse_loosely(bare, allowed)
+    if STRING in allowed:
+        return None
+    # Where no string is allowed, other spellings can only mean one thing: "5" in quotes, Python's True, 1_000.
+    if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "\"'" and bare[1:-1] and '"' not in bare[1:-1]:
+        return parse_bare(bare[1:-1], allowed)
+    literal, type_ = _LOOSE_LITERALS.get(bare.lower(), ("", ""))
+    if type_ in allowed:
+        return literal
+    written = python_number(bare) if allowed & {NUMBER, INTEGER} else None
+    return _number(written, allowed) if written else None
 
 
 def _number(text: str, allowed: frozenset[str]) -> str | None:
     """Return the number; where only integers are allowed, 2.0 becomes 2 and 2.5 becomes None."""
     if NUMBER in allowed or text.lstrip("-").isdecimal():
-        return text
+        return text  # as it is written: 1.50 and numbers beyond 2^53 reach the tool unchanged
     whole, dot, rest = text.partition(".")
     return whole if dot and not rest.strip("0") else None
-
-
-def _parse_loosely(text: str, allowed: frozenset[str]) -> str | None:
-    """Parse what can only be meant as another type than string: Python's literals, quoted numbers, odd numbers."""
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text[1:-1] and '"' not in text[1:-1]:
-        return parse_bare(text[1:-1], allowed)
-    literal, type_ = _LOOSE_LITERALS.get(text.lower(), ("", ""))
-    if type_ in allowed:
-        return literal
-    number = python_number(text) if allowed & {NUMBER, INTEGER} else None
-    return _number(number, allowed) if number else None
 
 
 def as_json(text: str) -> str | None:

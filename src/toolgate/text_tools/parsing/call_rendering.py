@@ -14,16 +14,14 @@ from toolgate.conversation.arguments import arguments_object, is_object, normali
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.text_tools.parsing.bare_values import parse_bare
-from toolgate.text_tools.parsing.json_quoting import quoted
+from toolgate.text_tools.parsing.escape_json_string import quoted
 from toolgate.text_tools.parsing.schema_types import STRING, ParameterTypes
 from toolgate.text_tools.parsing.syntax import UnrenderableValue
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-
 _TAG = re.compile(r"[^\s<>/&]+")
 
-MAX_DEPTH = 100
-"""Levels of nested arguments that are read and written where that takes recursion."""
+MAX_DEPTH = 100  # levels of nested arguments that are read and written where that takes recursion
 
 Tools: TypeAlias = Mapping[str, ToolDef]
 
@@ -45,6 +43,7 @@ def argument_json(call: ToolCall) -> str:
 def argument_values(call: ToolCall) -> dict[str, Any]:
     """Return the call's arguments by name, their numbers as `NumberAsWritten`."""
     found: dict[str, Any] = json.loads(argument_json(call), parse_int=NumberAsWritten, parse_float=NumberAsWritten)
+    # Level by level, without recursion: arguments that are nested too deeply must not exhaust the stack.
     level: list[Any] = [found]
     for _ in range(MAX_DEPTH):
         objects = [one.values() for one in level if isinstance(one, dict)]
@@ -96,6 +95,7 @@ def _container_text(opening: str, items: list[str], closing: str, indent: str, i
 
 def single_quoted(text: str) -> str:
     """Render the text as a string in single quotes, as Python prefers."""
+    # The escapes of JSON are Python's as well; only the quotes differ.
     body = quoted(text)[1:-1].replace('\\"', '"').replace("'", "\\'")
     return f"'{body}'"
 
@@ -108,11 +108,13 @@ def ascii_text(text: str) -> str:
 def bare_text(value: Any, key: str, types: ParameterTypes, python: bool = False) -> str:
     """Render a value whose type the schema gives; `UnrenderableValue` if it would be read back as another value."""
     allowed = types.of(key)
+    # Between tags the string "5" looks like the number 5: what reads it back has only the schema to go by.
     if isinstance(value, str) and not isinstance(value, NumberAsWritten):
         if allowed != {STRING} and parse_bare(value, allowed) is not None:
             raise UnrenderableValue(f"The text of {key!r} would be read as another value than a string.")
         return str(value)
     written = python_text(value, single_quoted) if python and STRING not in allowed else json_text(value)
+    # Read back as the parser will: a number in place of a declared boolean, for example, would become a string.
     read = parse_bare(written, allowed)
     if read is None or json.loads(read, parse_int=str, parse_float=str) != _plain(value):
         raise UnrenderableValue(f"The schema of {key!r} does not allow the value that it has.")

@@ -13,20 +13,20 @@ from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 _T = TypeVar("_T")
+# A parse under way: it yields when it needs more text, and returns its result.
 Parse: TypeAlias = Generator[None, None, _T]
-"""A parse under way: it yields when it needs more text, and returns its result."""
 
 TextSink: TypeAlias = Callable[[str], object]
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
-_MAX_BLANKS = 1024
-"""Blanks to skip while looking ahead; no model writes more than that as layout."""
+_MAX_BLANKS = 1024  # to skip while looking ahead; no model writes more than that as layout
 
 
 class PartialWordMatcher:
     """Words to search for in text, which may end within one of them."""
 
     def __init__(self, *word_set: str) -> None:
+        # The first alternative that matches wins, so the longer of two words that begin alike must stand first.
         longest_first = sorted(set(word_set), key=len, reverse=True)
         self.find = re.compile("|".join([re.escape(word) for word in longest_first])).search
         self._longest = len(longest_first[0])
@@ -37,6 +37,7 @@ class PartialWordMatcher:
     def partial_at(self, text: str, at: int) -> int:
         """Return where the end of the text may be the start of a word; the length of the text if nowhere."""
         size = len(text)
+        # An unfinished word is shorter than the longest one, so only the last characters are looked at.
         for first in self._firsts(text, max(at, size - self._longest + 1)):
             if text[first.start() :] in self._starts:
                 return first.start()
@@ -63,6 +64,7 @@ class InputBuffer:
 
     def push(self, text: str) -> None:
         """Add text at the end."""
+        # What was read is dropped here, so that the buffer does not grow with the answer.
         self.text = self.text[self.at :] + text if self.at < len(self.text) else text
         self.at = 0
 

@@ -13,10 +13,11 @@ import re
 from typing import Literal as Choice
 from typing import TypeAlias
 
+from toolgate.text_tools.parsing.escape_json_string import escaped
 from toolgate.text_tools.parsing.input_buffer import InputBuffer, Parse, TextSink, word_set
-from toolgate.text_tools.parsing.json_quoting import escaped
 
 # A possessive group, `(?:…)*+`, keeps half of an iteration that failed before Python 3.11.4: hence atomic ones.
+# `\ud83d\ude00` is one character; half of such a pair is not valid in a string.
 _SURROGATE_PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = rf'(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{{4}}|{_SURROGATE_PAIR})'
 _CLEAN = rf'[^"\\\x00-\x1f]*+(?>(?:\\{_ESCAPE}[^"\\\x00-\x1f]*+)*)'
@@ -27,6 +28,7 @@ _PAIR = rf'"{_CLEAN}"{_BLANK}:{_BLANK}'
 
 def _around(value: str) -> str:
     """Return the pattern of a scalar, or of a container of such values."""
+    # A comma must be followed by another member, and the last member by the closing bracket: `{"a":1,}` is no match.
     members = rf"(?>(?:{_PAIR}{value}{_BLANK}(?:,{_BLANK}(?=\")|(?=\}})))*)"
     items = rf"(?>(?:{value}{_BLANK}(?:,{_BLANK}(?=[^\]])|(?=\])))*)"
     return rf"(?:{_SCALAR}|\{{{_BLANK}{members}\}}|\[{_BLANK}{items}\])"
@@ -34,11 +36,14 @@ def _around(value: str) -> str:
 
 _SCALAR = rf'(?:"{_CLEAN}"|{_NUMBER}|true|false|null)'
 _SIMPLE = _around(_around(_SCALAR))  # the outer levels of deeper ones are read token by token
+# A whole container; and as many complete items or members of an open one as have come, each with its comma.
 _CONTAINER = re.compile(rf"(?=[\[{{]){_around(_SIMPLE)}")
 _ITEMS = re.compile(rf"(?>(?:{_BLANK}{_SIMPLE}{_BLANK},(?={_BLANK}[^ \t\r\n\])}}]))+)")
 _MEMBERS = re.compile(rf"(?>(?:{_BLANK}{_PAIR}{_SIMPLE}{_BLANK},(?={_BLANK}[^ \t\r\n\])}}]))+)")
+# What can be copied inside a string in these quotes as it is. In single quotes, escapes go through `_escape` one by one.
 _INSIDE = {'"': re.compile(_CLEAN), "'": re.compile(r"[^'\"\\\x00-\x1f]*+")}
 _TOKEN = re.compile(r"[-+.\w]*")
+# Keys without quotes: `{key: 1}`. A syntax with quotes of its own, such as Gemma's, has keys with blanks in them.
 _BARE_KEY = re.compile(r"[^\s:,{}\[\]()\"'<>]*")
 _LOOSE_KEY = re.compile(r"[^:,{}\[\]]*")
 _SURROGATES = re.compile(rf"\\{_SURROGATE_PAIR}")
@@ -46,11 +51,12 @@ _OCTAL = re.compile(r"[0-7]{1,3}")
 _JSON_NUMBER = re.compile(_NUMBER)
 _PYTHON_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:_[0-9]+)*)?(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 _MAX_DEPTH = 400  # levels of nesting; JSON decoders give up a little later
-_LONGEST_NUMBER = 1 << 20
+_LONGEST_NUMBER = 1 << 20  # characters; what is longer is no value
 _State: TypeAlias = Choice["value", "after", "broken"]  # a value must follow, a value was read, or it cannot be read
-_JSON_LITERALS = {"true": "true", "false": "false", "null": "null"}
+_JSON_LITERALS = frozenset({"true", "false", "null"})
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
+# Escapes of Python that JSON does not have; a backslash before a line break joins the lines.
 _ESCAPES = {"a": "\a", "v": "\v", "\n": "", "'": "'"}
 _HEX = {"x": 2, "u": 4, "U": 8}
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
@@ -107,7 +113,7 @@ class LenientJsonReader:
 
     def _value(self) -> Parse[_State]:
         blanks = yield from self._buffer.read_blanks()
-        if self.open:
+        if self.open:  # before the outermost value, blanks are not part of it
             self._out(blanks)
         char = yield from self._buffer.peek()
         if char not in _CLOSERS:
@@ -187,21 +193,21 @@ class LenientJsonReader:
         if self._quote_mark and char == self._quote_mark[0]:
             return (yield from self._string(char))
         token = yield from self._buffer.read_chars(_TOKEN, _LONGEST_NUMBER)
-        written = _JSON_LITERALS.get(token) or (token if _JSON_NUMBER.fullmatch(token) else self._repair_token(token))
-        self._out(token if written is None else written)
-        return written is not None
-
-    def _repair_token(self, token: str) -> str | None:
-        if token in _PYTHON_LITERALS:
+        if token in _JSON_LITERALS or _JSON_NUMBER.fullmatch(token):
+            self._out(token)
+        elif token in _PYTHON_LITERALS:
             self._note_fix(WORDS_FIX)
-            return _PYTHON_LITERALS[token]
-        number = python_number(token)
-        if number is not None:
+            self._out(_PYTHON_LITERALS[token])
+        elif (number := python_number(token)) is not None:
             self._note_fix(NUMBERS_FIX)
+            self._out(number)
         elif word := _NOT_FINITE.get(token.lstrip("+-").lower()):
             self._note_fix(FINITE_FIX)
-            return f'"{"-" if token.startswith("-") else ""}{word}"'
-        return number
+            self._out(f'"{"-" if token.startswith("-") else ""}{word}"')
+        else:
+            self._out(token)  # copied nevertheless: the arguments are passed on as the model wrote them
+            return False
+        return True
 
     def _note_fix(self, fix: str) -> None:
         if fix not in self.fixes:
@@ -240,7 +246,14 @@ class LenientJsonReader:
         kind = (yield from self._buffer.lookahead(2))[1:]
         digits = (yield from self._buffer.lookahead(2 + _HEX.get(kind, 0)))[2:]
         if kind == "u" and _is_hex(digits, 4):
-            yield from self._unicode(digits)
+            if not 0xD800 <= int(digits, 16) < 0xE000:
+                self._out(self._buffer.take(6))
+            elif _SURROGATES.fullmatch((yield from self._buffer.lookahead(12))):
+                self._out(self._buffer.take(12))
+            else:  # half of a surrogate pair, which no text can contain
+                self._note_fix(SURROGATES_FIX)
+                self._buffer.take(6)
+                self._out("\\ufffd")
         elif kind and kind in '"\\/bfnrt':
             self._out(self._buffer.take(2))
         elif kind in _HEX and (self._python or kind == "x") and _is_hex(digits, _HEX[kind]):
@@ -252,17 +265,6 @@ class LenientJsonReader:
             self._replace(1 + len(octal[0]) if octal else 2, _character(int(octal[0], 8)) if octal else "")
         else:  # a lone backslash, as in a path or a regular expression
             self._replace(1, "\\")
-
-    def _unicode(self, digits: str) -> Parse[None]:
-        """Copy an escaped character; half of a surrogate pair, which no text can contain, becomes U+FFFD."""
-        if not 0xD800 <= int(digits, 16) < 0xE000:
-            self._out(self._buffer.take(6))
-        elif _SURROGATES.fullmatch((yield from self._buffer.lookahead(12))):
-            self._out(self._buffer.take(12))
-        else:
-            self._note_fix(SURROGATES_FIX)
-            self._buffer.take(6)
-            self._out("\\ufffd")
 
     def _replace(self, count: int, by: str) -> None:
         self._note_fix(ESCAPES_FIX)

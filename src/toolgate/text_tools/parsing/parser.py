@@ -9,16 +9,16 @@ Streamed and whole text go through the same code: a whole text is one `feed` and
 
 from collections.abc import Callable, Mapping, Sequence
 
+from toolgate.conversation.call_ids import new_call_id
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import PartDelta, StepEvent
-from toolgate.conversation.fragment_assembler import FragmentAssembler
-from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.request import ToolDef
 from toolgate.text_tools.parsing.input_buffer import InputBuffer
 from toolgate.text_tools.parsing.parser_state import CallProblem, ParserState
 from toolgate.text_tools.parsing.scanner import Scanner
 from toolgate.text_tools.parsing.syntax import Syntax
 
-_FEW_EVENTS = 8
+_FEW_EVENTS = 8  # up to here, joining deltas costs more than it saves
 
 
 class TextParser:
@@ -41,7 +41,7 @@ class TextParser:
         any_tool: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        self._assembler = FragmentAssembler([tool.name for tool in tools], new_id)
+        self._assembler = EventAssembler([tool.name for tool in tools], new_id)
         self._assembler.start()
         self._assembler.take()  # the start of the step is emitted by the stream of the model
         self._buffer = InputBuffer()
@@ -74,9 +74,11 @@ class TextParser:
         """Return the remaining events; `cut` is false if the model stopped by itself: then closing marks may be missing."""
         self._state.cut = cut
         self._buffer.ended = True
+        # A reader never waits once `ended` is set, so the generator runs to its end.
         for _ in self._parse:
             raise AssertionError("a reader waits for more text after the end")
         self._state.finish()
+        # A call that its reader has not ended is open: it is complete only if its arguments are an object.
         self._assembler.flush(cut=True)
         return _join_deltas(self._assembler.take())
 

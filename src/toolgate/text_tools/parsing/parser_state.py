@@ -13,13 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.arguments import is_object, normalize_arguments
-from toolgate.conversation.fragment_assembler import FragmentAssembler
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.request import ToolDef
 from toolgate.conversation.tool_name_matching import ToolNameMatcher
+from toolgate.text_tools.parsing.escape_json_string import escaped, quoted
 from toolgate.text_tools.parsing.input_buffer import InputBuffer, Parse, word_set
-from toolgate.text_tools.parsing.json_quoting import escaped, quoted
 from toolgate.text_tools.parsing.schema_types import ParameterTypes, types_of
 
+# Namespaces that some models put before the names of all tools: gpt-oss writes `functions.f`, Gemma `default_api:f`.
 _PREFIXES = ("functions.", "default_api.", "default_api:", "tools.")
 
 
@@ -66,7 +67,7 @@ class ParserState:
     def __init__(
         self,
         buffer: InputBuffer,
-        assembler: FragmentAssembler,
+        assembler: EventAssembler,
         tools: Sequence[ToolDef],
         answer: str | None,
         any_tool: bool,
@@ -96,6 +97,7 @@ class ParserState:
             if not rest:
                 return
             blanks = "".join(self._blanks)
+            # Behind reasoning, line breaks are layout; other blanks may be the indentation of code.
             piece = (blanks.lstrip("\r\n") if self._after_reasoning else blanks) + rest
             self._restart(at_start=False)
         self.assembler.text(piece)
@@ -134,11 +136,12 @@ class ParserState:
             return None
         if self.probing:
             raise CallStartFound
+        # A call has begun: what follows is streamed and can no longer turn out to be text.
         self.drop_markup()
         self.buffer.held = None
         if tool == self.answer:
             return FinalAnswerCall(self)
-        if not name.endswith(tool):
+        if not name.endswith(tool):  # to remove a namespace is no correction that the client must know of
             self.renamed[name] = tool
         self._restart(at_start=True)
         self._calls += 1
@@ -169,6 +172,7 @@ class ParserState:
         yield from self.buffer.read_blanks()
         found = yield from self.buffer.accept_any(*closers)
         rest = self.buffer.text[self.buffer.at :]
+        # A stop sequence or a limit may cut a closing mark: `</invo` is then no text behind the call.
         if not found and rest and self.buffer.ended and any(word.startswith(rest) for word in closers):
             self.buffer.take(len(rest))
             found = rest
@@ -232,6 +236,7 @@ class ParsedCallSink:
         """End the call; where the text ends, too, `cut` decides whether the call is complete."""
         if not self._state.buffer.exhausted:
             self._assembler.end_call(self._number)
+        # The problem of a value that could not be read is already noted, and says more than this one.
         if len(self._state.problems) == self._problems_before and not is_object(
             normalize_arguments("".join(self._not_object) or "{}")
         ):
@@ -264,14 +269,11 @@ class FinalAnswerCall:
         """Ignore the end of the parameters."""
 
     def end(self) -> None:
-        self._state.text(_strings(normalize_arguments("".join(self._pieces))) if self._pieces else "")
+        text = normalize_arguments("".join(self._pieces)) if self._pieces else ""
+        if is_object(text):
+            # The parameter's name is of no interest: `{"answer": "Yes."}` and `{"text": "Yes."}` are the same answer.
+            values = msgspec.json.decode(text).values()
+            text = "\n".join([one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in values])
+        self._state.text(text)
         self._state.at_start = True  # blanks behind the mark are layout
         self._state.hold_text()
-
-
-def _strings(text: str) -> str:
-    """Return the values of an object, strings without quotes; the text itself if it is no object."""
-    if not is_object(text):
-        return text
-    values = msgspec.json.decode(text).values()
-    return "\n".join([value if isinstance(value, str) else msgspec.json.encode(value).decode() for value in values])

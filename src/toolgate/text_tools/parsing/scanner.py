@@ -1,28 +1,28 @@
 """Scan plain text and reasoning for the marks of calls and reasoning, and let their readers read what follows.
 
-A `ScanContext` is where the scanner is: in text or inside reasoning. In both it tracks where lines begin, and code spans
+A `ScannerContext` is where the scanner is: in text or inside reasoning. In both it tracks where lines begin, and code spans
 and fences, in which no mark counts. Knows no syntax beyond the markers it is given.
 """
 
 import re
 from functools import lru_cache
 
-from toolgate.text_tools.parsing.call_markers import CallMarkerSearch
+from toolgate.text_tools.parsing.call_marker_search import CallMarkerSearch
 from toolgate.text_tools.parsing.input_buffer import InputBuffer, Parse, TextSink, word_set
 from toolgate.text_tools.parsing.parser_state import CallStartFound, ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Read, Syntax
 
+# The marks around reasoning that count in every syntax, at the start of a message.
 REASONING_MARKS = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
     ("[THINK]", "[/THINK]"),
     ("◁think▷", "◁/think▷"),
 )
-"""The marks around reasoning that count in every syntax, at the start of a message."""
 
 _SPACES = re.compile(r"[ \t]*")
+# Characters of reasoning to hold back behind a call that may be a draft; no model drafts more than this.
 _LONGEST_DRAFT = 1 << 18
-"""Characters of reasoning to hold back behind a call that may be a draft; no model drafts more than this."""
 
 
 def _read_nothing(_: ParserState, __: str) -> Parse[None]:
@@ -43,7 +43,7 @@ def _markers(syntax: Syntax, names: tuple[str, ...], answer: str | None, close: 
     return CallMarkerSearch([*calls, *markers])
 
 
-class ScanContext:
+class ScannerContext:
     """The markers that count here, where the text goes, and, inside reasoning, the mark that closes it."""
 
     def __init__(self, markers: CallMarkerSearch, out: TextSink, close: str = "") -> None:
@@ -65,7 +65,7 @@ class Scanner:
         self._names = tuple(state.tools) if syntax.by_name else ()
         self._closing_marks = dict((*syntax.reasoning_marks, *REASONING_MARKS))
         self._calls_end_thinking = calls_end_thinking
-        self._plain = self._context = ScanContext(_markers(syntax, self._names, state.answer, ""), state.text)
+        self._plain = self._context = ScannerContext(_markers(syntax, self._names, state.answer, ""), state.text)
         self._at_line_start = True
 
     def run(self, thinking: bool) -> Parse[None]:
@@ -82,6 +82,7 @@ class Scanner:
         if self._at_line_start and (yield from self._scan_line_start()):
             return
         found = markers.search(buffer.text, buffer.at)
+        # `<|start|>` is a mark by itself, and stands in the middle of `<|eom|><|start|>assistant`: more text decides.
         if found and not buffer.ended and not markers.is_certain(found, buffer.at):
             found = None
         end = found.start() if found else len(buffer.text)
@@ -96,7 +97,7 @@ class Scanner:
             yield from self._read_marked(marker, found[0])
         elif found[0] == "`":
             yield from self._read_code("`")
-        else:
+        else:  # a whole code span, or a line break before what may be a mark that counts at the start of a line
             self._emit(buffer.take(len(found[0])))
 
     def _scan_line_start(self) -> Parse[bool]:
@@ -144,10 +145,11 @@ class Scanner:
         text, buffer.held = "".join(buffer.held or ()), None
         if buffer.consumed == before:  # a marker that only looks ahead, whose reader found no call
             text = buffer.take(1)
-        if not text:
+        if not text:  # all of it was markup, behind which another mark may follow without a line break
             self._at_line_start = True
             return
         self._emit(text)
+        # A reader took a fence for the beginning of a call, and it was code: what follows is inside the fence.
         if text.startswith("```") and text.count("```") == 1:
             yield from self._read_code_rest("`", 3, fence=True)
 
@@ -183,7 +185,7 @@ class Scanner:
         """Emit reasoning up to its closing mark, or up to a call that turns out to be no draft."""
         close, trimmed = self._closing_marks[opening], _TrimmedSink(self._state.reasoning)
         markers = _markers(self._syntax, self._names, None, close)
-        self._context = context = ScanContext(markers, trimmed.feed, close)
+        self._context = context = ScannerContext(markers, trimmed.feed, close)
         self._at_line_start = True
         while self._context is context and not self._buffer.exhausted:
             yield from self._scan()
@@ -192,6 +194,8 @@ class Scanner:
 
     def _read_draft(self, read: Read, matched: str) -> Parse[None]:
         """Find out whether a call begins here, inside reasoning, and whether the reasoning is closed behind it."""
+        # The reader runs until it would begin a call. A call is emitted as it comes and cannot be taken back, so it
+        # must not begin before it is known to be no draft.
         self._state.probing = True
         try:
             yield from read(self._state, matched)

@@ -15,13 +15,14 @@ STRING, NUMBER, INTEGER, BOOLEAN, NULL, ARRAY, OBJECT = [
     "object",
 ]
 ANY = frozenset({STRING, NUMBER, INTEGER, BOOLEAN, NULL, ARRAY, OBJECT})
+# Keywords that imply a type where a schema names none.
 _KEYWORDS = {"properties": OBJECT, "additionalProperties": OBJECT, "items": ARRAY, "prefixItems": ARRAY}
 
 Schema = Mapping[str, Any]
 
 
+# Stands for every missing schema; one object, because results are cached by the identity of a schema.
 _UNDECLARED: Schema = {}
-"""Stands for every missing schema; one object, because results are cached by the identity of a schema."""
 
 
 class ParameterTypes:
@@ -32,12 +33,13 @@ class ParameterTypes:
 
     def __init__(self, root: Any) -> None:
         self.root = root
+        # By `id`: dicts have no hash, and a schema lives as long as the root that holds it.
         self._members: dict[int, tuple[Schema, Any]] = {}
         self._items: dict[int, Any] = {}
         self._cache: dict[int, frozenset[str]] = {}
         self._references: dict[str, frozenset[str]] = {}
-        self._pending: dict[str, frozenset[str]] = {}
-        self._cycles = 0
+        self._pending: dict[str, frozenset[str]] = {}  # references that are being resolved, or depend on such a one
+        self._cycles = 0  # how often a reference came back to one of them
 
     def of(self, name: str) -> frozenset[str]:
         """Return the types that a parameter may have; all of them if the schema names none."""
@@ -77,7 +79,7 @@ class ParameterTypes:
                 found &= frozenset().union(*[self._find_allowed(one) for one in schema[keyword]])
         for one in _list_at(schema, "allOf"):
             found &= self._find_allowed(one)
-        return found | {NULL} if schema.get("nullable") is True else found
+        return found | {NULL} if schema.get("nullable") is True else found  # a keyword of OpenAPI 3.0
 
     def _types_of_reference(self, pointer: str) -> frozenset[str]:
         """Return the types of what is referred to; a reference that comes back to itself adds nothing.

@@ -10,11 +10,11 @@ from toolgate.conversation.request import ToolDef
 from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 
+# Reads what follows a marker, given the text that it matched. What it has read and not dropped when it returns is text.
 Read: TypeAlias = Callable[[ParserState, str], Parse[None]]
-"""Reads what follows a marker, given the text that it matched. What it has read and not dropped when it returns is text."""
 
+# Writes calls as the model would; `UnrenderableValue` if they cannot be written so that they are read back the same.
 Render: TypeAlias = Callable[[Sequence[ToolCall], Mapping[str, ToolDef]], str]
-"""Writes calls as the model would; `UnrenderableValue` if they cannot be written so that they are read back the same."""
 
 
 class CallMarker(Struct, frozen=True):

@@ -3,7 +3,7 @@
 `templates/` has the texts, one file for each variant. Knows no upstream and no answer.
 """
 
-from toolgate.text_tools.prompts.prompt_fragments import AppendedRulesFile, TextToolPromptRenderer
+from toolgate.text_tools.prompts.prompt_renderer import CustomInstructionsFile, TextToolPromptRenderer
 from toolgate.text_tools.prompts.template_files import PromptTemplateError
 
-__all__ = ["AppendedRulesFile", "PromptTemplateError", "TextToolPromptRenderer"]
+__all__ = ["CustomInstructionsFile", "PromptTemplateError", "TextToolPromptRenderer"]

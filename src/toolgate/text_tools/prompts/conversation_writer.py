@@ -16,16 +16,17 @@ from msgspec.structs import replace
 
 from toolgate.conversation.message import NO_EXTRA, Media, Message, Part, Text, ToolCall, ToolResult, plain_text
 from toolgate.conversation.request import ToolChoice, ToolDef
-from toolgate.conversation.result_delimiters import ResultDelimiters
+from toolgate.conversation.result_delimiters import ResultDelimiterGenerator
 from toolgate.text_tools.parsing.call_rendering import json_text
 from toolgate.text_tools.parsing.syntax import Syntax, UnrenderableValue
-from toolgate.text_tools.prompts.inline_system_messages import free_tag, system_texts, with_first_text, with_first_user
-from toolgate.text_tools.prompts.prompt_fragments import CallInstructions, TextToolPromptRenderer, ToolResultText
+from toolgate.text_tools.prompts.prompt_renderer import CallInstructions, PromptToolResult, TextToolPromptRenderer
+from toolgate.text_tools.prompts.system_messages_to_user import free_tag, system_texts, with_first_text, with_first_user
 from toolgate.text_tools.prompts.tool_descriptions import sample
 from toolgate.text_tools.syntaxes import syntax as syntax_named
 
 _GAP = "\n\n"
-_LONGEST_ARGUMENTS = 500
+_LONGEST_ARGUMENTS = 500  # characters above a result: the model has its whole call in its own message before
+# How a result begins that reports an error where the client's API has no field for it; the tag is Claude Code's.
 _FAILED = re.compile(r"\s*(?:error\b\s*(?::|while\b)|<tool_use_error>)", re.IGNORECASE)
 _FORM_CALL = ToolCall("call_0", "TOOL_NAME", '{"PARAMETER_NAME":"value"}')
 
@@ -53,17 +54,24 @@ class ConversationWriter(Struct, frozen=True):
     ) -> "WrittenConversation":
         """Write the conversation; without tools it has no tool prompt, but earlier calls are still written."""
         left_out: list[Media] = []
-        tool_prompt = self._tool_prompt(tools, output) if tools else None
+        tool_prompt = None
+        if tools:
+            form = self.form
+            # The example is a call of an offered tool, if possible of one that takes arguments.
+            shown = next((tool for tool in tools if sample(tool)), tools[0])
+            example = self.calls([ToolCall("call_0", shown.name, json_text(sample(shown)))], {shown.name: shown})
+            tagged = '"value"' not in form and "'value'" not in form
+            tool_prompt = self.prompts.tools(tools, CallInstructions(form, example, tagged, self.parallel, output))
         texts = list(self._as_text(messages, {tool.name: tool for tool in tools}, left_out, bool(tools)))
         introduced = self._introduce(messages, texts, tool_prompt)
         parallel = choice.parallel is not False
-        wish = self.prompts.choice(choice.mode, choice.names, parallel) if tools else ""
+        choice_prompt = self.prompts.choice(choice.mode, choice.names, parallel) if tools else ""
         written = introduced
-        if wish:  # behind the last user message
+        if choice_prompt:  # behind the last user message, so that all before it stays in the upstream's prompt cache
             last = max(place for place, message in enumerate(introduced) if message.role == "user")
-            with_wish = replace(introduced[last], parts=(*introduced[last].parts, Text(wish)))
-            written = (*introduced[:last], with_wish, *introduced[last + 1 :])
-        changed = bool(wish) or tuple(introduced) != tuple(messages)
+            last_user = replace(introduced[last], parts=(*introduced[last].parts, Text(choice_prompt)))
+            written = (*introduced[:last], last_user, *introduced[last + 1 :])
+        changed = bool(choice_prompt) or tuple(introduced) != tuple(messages)
         return WrittenConversation(in_turns(written), tuple(left_out), changed)
 
     def calls(self, calls: Sequence[ToolCall], tools: Mapping[str, ToolDef]) -> str:
@@ -77,13 +85,6 @@ class ConversationWriter(Struct, frozen=True):
             return syntax_named("invoke").render(calls, tools)
         except UnrenderableValue:
             return syntax_named("hermes").render(calls, tools)  # JSON can express everything
-
-    def _tool_prompt(self, tools: Sequence[ToolDef], output: str) -> str:
-        form = self.form
-        shown = next((tool for tool in tools if sample(tool)), tools[0])
-        example = self.calls([ToolCall("call_0", shown.name, json_text(sample(shown)))], {shown.name: shown})
-        tagged = '"value"' not in form and "'value'" not in form
-        return self.prompts.tools(tools, CallInstructions(form, example, tagged, self.parallel, output))
 
     def _introduce(
         self, messages: Sequence[Message], texts: list[Message], tool_prompt: str | None
@@ -112,7 +113,7 @@ class ConversationWriter(Struct, frozen=True):
         """Yield each message as text; results of one turn become one message."""
         calls: dict[str, ToolCall] = {}
         results: list[ToolResult] = []
-        marks = ResultDelimiters(self.prompts.secret)
+        marks = ResultDelimiterGenerator(self.prompts.secret)
         first = True
         for message in messages:
             if message.role == "tool":
@@ -141,6 +142,7 @@ class ConversationWriter(Struct, frozen=True):
         """Yield the parts of an answer, its calls as text in the model's own syntax."""
         pieces: list[str] = []
         calls: list[ToolCall] = []
+        # Adjacent calls are rendered together, since some syntaxes put a wrapper around all of them; None ends the last.
         for part in (*parts, None):
             if calls and not isinstance(part, ToolCall):
                 pieces.append(self.calls(calls, tools))
@@ -162,21 +164,22 @@ class ConversationWriter(Struct, frozen=True):
         results: Sequence[ToolResult],
         calls: Mapping[str, ToolCall],
         left_out: list[Media],
-        marks: ResultDelimiters,
+        marks: ResultDelimiterGenerator,
     ) -> Message:
-        texts = [self._result(result, calls.get(result.call_id), left_out) for result in results]
-        text = Text(self.prompts.results(texts, marks.mark([result.text for result in texts])))
+        texts: list[PromptToolResult] = []
+        for result in results:
+            call = calls.get(result.call_id)
+            text = "\n".join([part.text for part in self._visible(result.content, left_out) if isinstance(part, Text)])
+            failed = result.is_error or (result.is_error is None and _FAILED.match(text) is not None)
+            given = call.arguments if call else ""
+            if len(given) > _LONGEST_ARGUMENTS:
+                given = f"{given[:_LONGEST_ARGUMENTS]}…"
+            name = result.name or (call.name if call else "")
+            texts.append(PromptToolResult(name, given, "ERROR" if failed else "SUCCESS", text))
+        written = Text(self.prompts.results(texts, marks.mark([one.text for one in texts])))
+        # Images cannot stand inside the text of a result, so they follow it.
         shown = [part for result in results for part in self._visible(result.content, []) if isinstance(part, Media)]
-        return Message("user", (text, *shown))
-
-    def _result(self, result: ToolResult, call: ToolCall | None, left_out: list[Media]) -> ToolResultText:
-        text = "\n".join([part.text for part in self._visible(result.content, left_out) if isinstance(part, Text)])
-        failed = result.is_error or (result.is_error is None and _FAILED.match(text) is not None)
-        given = call.arguments if call else ""
-        if len(given) > _LONGEST_ARGUMENTS:
-            given = f"{given[:_LONGEST_ARGUMENTS]}…"
-        name = result.name or (call.name if call else "")
-        return ToolResultText(name, given, "ERROR" if failed else "SUCCESS", text)
+        return Message("user", (written, *shown))
 
     def _visible(self, parts: Iterable[Part], left_out: list[Media]) -> Iterator[Part]:
         for part in parts:
@@ -203,16 +206,15 @@ def in_turns(messages: Iterable[Message]) -> tuple[Message, ...]:
             before = turns.pop()
             message = replace(before, parts=(*before.parts, *message.parts))
         turns.append(message)
-    return tuple([replace(turn, parts=_join_texts(turn.parts)) for turn in turns])
-
-
-def _join_texts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    joined: list[Part] = []
-    for _, group in groupby(parts, lambda part: isinstance(part, Text)):
-        together = list(group)
-        texts = [part for part in together if isinstance(part, Text)]
-        if len(texts) > 1:
-            extra = next((text.extra for text in reversed(texts) if text.extra), texts[0].extra)
-            together = [Text(_GAP.join([text.text for text in texts if text.text]), extra)]
-        joined += together
-    return tuple(joined)
+    for place, turn in enumerate(turns):
+        joined: list[Part] = []
+        for _, group in groupby(turn.parts, lambda part: isinstance(part, Text)):
+            together = list(group)
+            texts = [part for part in together if isinstance(part, Text)]
+            if len(texts) > 1:
+                # The fields of the last one, since `cache_control` stands at the end of what is cached.
+                extra = next((text.extra for text in reversed(texts) if text.extra), texts[0].extra)
+                together = [Text(_GAP.join([text.text for text in texts if text.text]), extra)]
+            joined += together
+        turns[place] = replace(turn, parts=tuple(joined))
+    return tuple(turns)

@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from toolgate.text_tools.prompts.template_sandbox import InvalidTemplate, compile_template
 
+# The shipped variant that has every template; the others change some of them.
 COMPLETE = "full"
-"""The shipped variant that has every template; the others change some of them."""
 
+# Every template, and the variables that it may use.
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "tools": ("tools", "form", "example", "tagged", "parallel", "output"),
     "guidance": ("instructions", "rules"),
@@ -34,8 +35,6 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "correction": ("problems", "mode", "names", "form"),
     "media": ("kind", "name", "mime"),
 }
-"""Every template, and the variables that it may use."""
-
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 8
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -84,6 +83,7 @@ def load(variant: str, folder: Path | None = None) -> dict[str, TemplateSource]:
         )
     if variant == COMPLETE:
         return {**_shipped_templates(COMPLETE), **own}
+    # The operator's own `full` changes every variant, except for the templates that the variant has itself.
     base = _folder_templates(folder, COMPLETE) if folder else {}
     return {**_shipped_templates(COMPLETE), **base, **(_shipped_templates(variant) if variant in names else {}), **own}
 
@@ -138,7 +138,8 @@ def parse(text: str, file: str) -> dict[str, TemplateSource]:
         return {}
     if not isinstance(tree, yaml.MappingNode):
         raise PromptTemplateError(file, "the file must hold templates by name", line=1)
-    return {source.name: source for source in [_source(key, value, file) for key, value in tree.value]}
+    # The nodes of the tree, unlike the values of `yaml.load`, have the lines that errors name.
+    return {str(key.value): _source(key, value, file) for key, value in tree.value}
 
 
 def _source(key: Any, value: Any, file: str) -> TemplateSource:

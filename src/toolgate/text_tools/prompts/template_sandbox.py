@@ -14,12 +14,12 @@ from typing import Any
 from jinja2 import StrictUndefined, Template, TemplateError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_OUTPUT = 64 * 1024 * 1024
-"""Characters that one prompt may have; no model reads as many."""
+MAX_OUTPUT = 64 * 1024 * 1024  # characters that one prompt may have; no model reads as many
 
 _MAX_SOURCE = 256 * 1024
 _MAX_INDENT = 16
 _MAX_LOOP_DEPTH = 2
+# A list of what is allowed, not of what is forbidden: a node that a later Jinja adds is refused.
 _ALLOWED: tuple[type[nodes.Node], ...] = (
     nodes.Template,
     nodes.Output,
@@ -81,7 +81,13 @@ def render_template(template: Template, values: Mapping[str, Any]) -> str:
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
         if isinstance(error, InvalidTemplate):
             raise
-        raise InvalidTemplate(_line(error), str(error)) from None
+        # The last frame of the template itself has its line, since Jinja rewrites tracebacks so.
+        line, trace = 1, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename in ("<template>", "<unknown>"):
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        raise InvalidTemplate(line, str(error)) from None
     return "".join(pieces)
 
 
@@ -90,6 +96,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False, autoescape=False
     )
+    # Nothing of Jinja's own is left, since some of it builds large texts from small ones: `range`, `center`, `lipsum`.
     environment.globals.clear()
     environment.tests.clear()
 
@@ -120,13 +127,3 @@ def _check(tree: nodes.Node, variables: Collection[str], bound: frozenset[str] =
             bound |= {tree.target.name}
     for child in tree.iter_child_nodes():
         _check(child, variables, bound, loops)
-
-
-def _line(error: BaseException) -> int:
-    """Return the line of the template in which an error was raised."""
-    line, trace = 1, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename in ("<template>", "<unknown>"):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line

@@ -15,10 +15,10 @@ from toolgate.conversation.request import ToolDef
 from toolgate.text_tools.parsing.schema_types import ARRAY, OBJECT, STRING, ParameterTypes, allowed_types, json_type_of
 from toolgate.wire.jsontext import encode
 
-_MAX_DEPTH = 2
-_MAX_CHOICES = 12
-_LONGEST_TYPE = 8000
-_LONGEST_SUMMARY = 200
+_MAX_DEPTH = 2  # levels of nested types in a signature
+_MAX_CHOICES = 12  # values of an `enum` in a signature; of a longer one the type is named
+_LONGEST_TYPE = 8000  # characters
+_LONGEST_SUMMARY = 200  # characters
 _SENTENCE = re.compile(r"(?<=[.!?。])\s")
 _ORDER = ("string", "integer", "number", "boolean", "array", "object", "null")
 
@@ -69,7 +69,7 @@ def sample(tool: ToolDef) -> dict[str, Any]:
     schema = tool.input_schema or {}
     properties = _properties(schema)
     required = _required(schema, properties) or list(properties)[:1]
-    return {name: _sample(properties[name], schema, _MAX_DEPTH) for name in required}
+    return {name: _sample(properties[name], schema) for name in required}
 
 
 def _signature(name: str, parameters: tuple[PromptParameter, ...]) -> str:
@@ -114,6 +114,7 @@ class _TypeNames:
         schema = _resolved(schema, self._root)
         if not isinstance(schema, Mapping):
             return "any"
+        # Hundreds of properties may refer to the same large definition.
         key = (id(schema), depth)
         if key not in self._cache:
             self._cache[key] = self._type(schema, depth)
@@ -161,7 +162,7 @@ def _short(pieces: Iterable[str]) -> list[str] | None:
 
 
 def _resolved(schema: Any, root: Any) -> Any:
-    for _ in range(_MAX_DEPTH + 2):
+    for _ in range(_MAX_DEPTH + 2):  # a reference may lead to another, or back to itself
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
         pointer = schema["$ref"]
@@ -173,11 +174,12 @@ def _resolved(schema: Any, root: Any) -> Any:
     return {}
 
 
-def _sample(schema: Any, root: Any, depth: int) -> Any:
+def _sample(schema: Any, root: Any) -> Any:
     schema = _resolved(schema, root)
     if not isinstance(schema, Mapping):
         return "text"
     for word in ("examples", "enum"):
+        # Some schemas have examples of another type than they allow, which a model must not copy.
         if (
             isinstance(schema.get(word), list)
             and schema[word]

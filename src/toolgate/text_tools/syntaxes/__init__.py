@@ -22,6 +22,7 @@ def syntaxes() -> Mapping[str, Syntax]:
     reasoning_marks = tuple(dict.fromkeys([pair for one in named for pair in one.reasoning_marks]))
 
     def markers(names: Collection[str]) -> Sequence[CallMarker]:
+        # Several syntaxes begin with the same mark, whose reader then knows all of them.
         every = [marker for one in named if one.detected for marker in one.markers(names)]
         return list({(marker.word or marker.pattern, marker.at): marker for marker in every}.values())
 

@@ -49,7 +49,7 @@ def read_call(state: ParserState) -> Parse[bool]:
     if (yield from buffer.accept("<parameters>")):
         yield from tagged.read_parameters(state, parsed, name, _TAGS)
     else:
-        if (yield from buffer.starts_with("</invoke>")):
+        if (yield from buffer.starts_with("</invoke>")):  # a call without arguments
             parsed.end_members()
         else:
             yield from state.copy_broken(parsed, name, tagged.MALFORMED, "</invoke>")
@@ -73,4 +73,5 @@ def render_parameter(key: str, value: object, types: ParameterTypes) -> str:
     """Render one parameter, whose name is its tag."""
     name = tag_name(key)
     text = free_of(bare_text(value, key, types), f"</{name}>", f"<{name}>")
+    # A line break behind the opening tag is read as layout, so a text that begins with one gets another before it.
     return f"<{name}>{f'{chr(10)}{text}{chr(10)}' if text.startswith((chr(10), chr(13))) else text}</{name}>"

@@ -15,6 +15,7 @@ from toolgate.text_tools.parsing.syntax import CallMarker, Syntax
 from toolgate.text_tools.syntaxes.anthropic_legacy import render_parameter, tags_by_name
 
 
+# <get_weather>\n<city>Paris</city>\n</get_weather>
 def read(state: ParserState, matched: str) -> Parse[None]:
     parsed = state.begin_call(matched[1:-1])
     if parsed:

@@ -10,6 +10,8 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# V3.1: <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"k": "v"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
+# V3:   … <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"k": "v"}\n```<｜tool▁call▁end｜> …
 _BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL, _CALL_END, _SEP = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 _WORD = re.compile(r"[^<>{}\s`]*")
@@ -22,6 +24,7 @@ def read_call(state: ParserState) -> Parse[bool]:
     name = yield from buffer.read_chars(_WORD)
     if not (yield from buffer.accept(_SEP)):
         return False
+    # In V3 the word `function` stands before the name; in V3.1 it could be the name of a tool, with arguments behind.
     if name == "function" and not (yield from buffer.starts_with("{")):
         name = yield from buffer.read_chars(_WORD)
     return (yield from json_calls.read_arguments(state, name, None, _CALL_END))

@@ -11,6 +11,12 @@ from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 from toolgate.text_tools.syntaxes import invoke
 
+# <｜DSML｜function_calls>
+# <｜DSML｜invoke name="f">
+# <｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>
+# <｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>
+# </｜DSML｜invoke>
+# </｜DSML｜function_calls>
 _BAR = "｜DSML｜"
 _WRAPPERS = (f"{_BAR}function_calls", f"{_BAR}tool_calls")
 
@@ -32,7 +38,7 @@ def render(wrapper: str, gap: str, calls: Sequence[ToolCall], _: Tools) -> str:
             text = free_of(str(value), f"</{_BAR}parameter", f"<{_BAR}parameter") if is_string else json_text(value)
             attributes = f'name="{free_of(key, *tagged.MARKUP)}" string="{"true" if is_string else "false"}"'
             lines.append(f"<{_BAR}parameter {attributes}>{text}</{_BAR}parameter>")
-        if not values and gap:
+        if not values and gap:  # V4's template has an empty line in place of the parameters
             lines.append("")
         lines.append(f"</{_BAR}invoke>")
     return "\n".join([*lines, f"</{wrapper}>"])

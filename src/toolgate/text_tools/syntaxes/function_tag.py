@@ -12,6 +12,8 @@ from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.schema_types import types_of
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# Qwen3-Coder: <tool_call>\n<function=f>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>
+# Functionary: <function=f>{"city": "Paris"}</function>
 FUNCTION_TAG = "<function="
 _END = "</function>"
 _NAME = re.compile(r"[^<>\n]*")
@@ -78,6 +80,7 @@ def render(opening: str, closing: str, qwen: bool, calls: Sequence[ToolCall], to
         lines += [opening, f"{FUNCTION_TAG}{free_of(call.name, '>', '<')}>"]
         types = types_of(tools.get(call.name))
         for key, value in argument_values(call).items():
+            # As the templates of these models write values: Qwen's has JSON but for True and False, Seed's has Python.
             python = not qwen or isinstance(value, bool)
             text = free_of(bare_text(value, key, types, python=python), _PARAMETER, "</parameter>")
             framed = f"\n{text}\n" if qwen or text.startswith(("\n", "\r\n")) else text

@@ -10,6 +10,7 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# >>>all\nLet me look.>>>f\n{"city": "Paris"}
 _MARK = ">>>"
 _NAME = re.compile(r"[^\s<>{}]*")
 

@@ -15,6 +15,8 @@ from toolgate.text_tools.parsing.parser_state import CallSink, ParserState
 from toolgate.text_tools.parsing.schema_types import types_of
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# FunctionGemma: <start_function_call>call:f{city:<escape>Paris<escape>,days:<escape>3<escape>}<end_function_call>
+# Gemma 4:       <|tool_call>call:f{city:<|"|>Paris<|"|>,days:3}<tool_call|>
 _OPENING, _CLOSING, _ESCAPE = "<start_function_call>", "<end_function_call>", "<escape>"
 _OPENING4, _CLOSING4, _QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 _NAME, _KEY = re.compile(r"[^\s{}<>]*"), re.compile(r"[^:{}<>]*")
@@ -118,6 +120,7 @@ def _name(call: ToolCall) -> str:
 
 
 def _key(key: str) -> str:
+    # A key is not quoted, so one that is empty or has blanks around it cannot be written: `free_of` raises for it.
     key = free_of(key, *":{}<>,[]\"'\n")
     return free_of(key, key) if key != key.strip() or not key else key
 

@@ -18,6 +18,8 @@ _NAME = re.compile(r"[^<>{}\s]*")
 _TEXT = re.compile(r"[^<>]*")
 
 
+# <tool_call>f\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>
+# The open release of HY 3 has a suffix in every tag: <tool_call:opensource>, <arg_key:opensource>.
 @lru_cache(8)
 def _tags(suffix: str) -> tagged.TagFormat:
     opening, middle, end = f"<arg_key{suffix}>", f"</arg_key{suffix}>", f"</tool_call{suffix}>"
@@ -43,7 +45,7 @@ def read_call(state: ParserState, suffix: str = "") -> Parse[bool]:
         return False
     yield from buffer.accept(f"<tool_sep{suffix}>")
     yield from buffer.read_blanks()
-    if (yield from buffer.starts_with("{")):
+    if (yield from buffer.starts_with("{")):  # Laguna also writes the arguments as JSON
         return (yield from json_calls.read_arguments(state, name, None, *tags.ends))
     if not buffer.ended and not (yield from buffer.starts_with(*tags.follows)):
         return False

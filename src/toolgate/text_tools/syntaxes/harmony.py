@@ -15,6 +15,9 @@ from toolgate.text_tools.parsing.input_buffer import Parse, TextSink, word_set
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# <|channel|>analysis<|message|>I need the weather.<|end|>
+# <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"city": "Paris"}<|call|>
+# <|start|>assistant<|channel|>final<|message|>It rains.<|return|>
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|call|>", "<|end|>", "<|return|>")
 _STOPS = word_set(*_ENDS, _START, _CHANNEL)
@@ -23,10 +26,14 @@ _RECIPIENT = re.compile(r"to=(\S+)")
 
 
 def read(state: ParserState, matched: str) -> Parse[None]:
-    buffer = state.buffer
-    header = yield from _read_header(state, matched)
-    if header is None:
-        return
+    # The words and marks of the header come in any order, and `<|constrain|>` may be missing.
+    buffer, pieces, mark = state.buffer, [" ", matched], ""
+    while mark != _MESSAGE:
+        pieces.append((yield from buffer.read_chars(_HEADER)))
+        mark = yield from buffer.accept_any(_MESSAGE, _CHANNEL, _CONSTRAIN)
+        if not mark:  # no header
+            return
+    header = " ".join(pieces)
     recipient = _RECIPIENT.search(header)
     channel = next((name for name in ("analysis", "commentary", "final") if name in header), "")
     if recipient and channel != "final":
@@ -41,18 +48,6 @@ def read(state: ParserState, matched: str) -> Parse[None]:
     state.hold_text()
     yield from buffer.accept_any(*_ENDS)
     state.drop_markup()
-
-
-def _read_header(state: ParserState, matched: str) -> Parse[str | None]:
-    """Read up to the message itself; None if this is no header."""
-    buffer, pieces = state.buffer, [" ", matched]
-    while True:
-        pieces.append((yield from buffer.read_chars(_HEADER)))
-        mark = yield from buffer.accept_any(_MESSAGE, _CHANNEL, _CONSTRAIN)
-        if mark == _MESSAGE:
-            return " ".join(pieces)
-        if not mark:
-            return None
 
 
 def render_sampled(calls: Sequence[ToolCall], _: Tools) -> str:

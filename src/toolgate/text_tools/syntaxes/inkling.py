@@ -10,6 +10,7 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# <|message_model|>f<|content_invoke_tool_json|>{"name": "f", "args": {"city": "Paris"}}<|end_message|>
 _TO, _CONTENT, _END = "<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>"
 _WORD = re.compile(r"[^<>\s]*")
 

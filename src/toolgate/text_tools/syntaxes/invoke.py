@@ -27,6 +27,7 @@ from toolgate.text_tools.parsing.syntax import CallMarker, Render, Syntax, Unren
 from toolgate.text_tools.syntaxes import anthropic_legacy
 
 _WRAPPERS = ("function_calls", "tool_calls", "tool_call", "dots_function_call")
+# Prompts and models use prefixes of their own, such as `antml:` and `minimax:`.
 _PREFIX = r"(?:[A-Za-z][\w.-]{0,31}:)?"
 _TAG = re.compile(rf"<({_PREFIX})(\w+)")
 _LINE = "\n"
@@ -45,8 +46,8 @@ def _tags(prefix: str, wrapper: str, escapes: bool, framed: bool) -> tagged.TagF
         attributes = yield from tagged.read_tag_end(state)
         if attributes is None or "name" not in attributes:
             return None
-        if "/" in attributes:
-            state.buffer.push_back(close)  # as if the tag were closed at once
+        if "/" in attributes:  # `<parameter name="k"/>` is read as if its closing tag followed
+            state.buffer.push_back(close)
         is_string = attributes.get("string")
         return attributes["name"], None if is_string is None else is_string == "true"
 
@@ -137,11 +138,13 @@ def _value(value: object, key: str, types: ParameterTypes, prefix: str, escapes:
     try:
         text = bare_text(value, key, types)
     except UnrenderableValue:
+        # A string such as "5" where numbers are allowed, too: CDATA shows that it is a string.
         if not isinstance(value, str) or isinstance(value, NumberAsWritten) or not takes_strings:
             raise
         return f"<![CDATA[{value.replace(']]>', ']]]]><![CDATA[>')}]]>"
-    if not takes_strings and text[:1] in ("[", "{"):
+    if not takes_strings and text[:1] in ("[", "{"):  # read as JSON up to its closing bracket, without decoding
         return text
+    # Escaped only where it must be, but then everywhere: entities are decoded if the first `<` or `&` begins one.
     first = _ESCAPED.search(text)
     if first and (first[0] == "&" or "<![CDATA[" in text or any(mark in text for mark in marks)):
         text = text.replace("&", "&amp;").replace("<", "&lt;")

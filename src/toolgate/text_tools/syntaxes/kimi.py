@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from toolgate.conversation.ids import original_id
+from toolgate.conversation.call_ids import original_id
 from toolgate.conversation.message import ToolCall
 from toolgate.text_tools.call_formats import json_calls
 from toolgate.text_tools.parsing.call_rendering import Tools, argument_json, free_of
@@ -11,6 +11,8 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"city": "Paris"}
+# <|tool_call_end|><|tool_calls_section_end|>
 _BEGIN, _END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _ARGS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 _WORD = re.compile(r"[^<>\s]*")

@@ -11,6 +11,9 @@ from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.schema_types import json_type_of
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# <|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>
+# <|open|>argument key="city" type="string"<|sep|>Paris<|close|>argument<|sep|>
+# <|close|>call<|sep|><|close|>tools<|sep|>   (all without line breaks)
 _OPEN, _CLOSE, _SEP = "<|open|>", "<|close|>", "<|sep|>"
 _CALL, _ARGUMENT = f"{_OPEN}call ", f"{_OPEN}argument "
 _CALL_END, _ARGUMENT_END = f"{_CLOSE}call{_SEP}", f"{_CLOSE}argument{_SEP}"

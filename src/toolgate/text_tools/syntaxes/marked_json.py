@@ -6,8 +6,8 @@ from functools import partial
 from toolgate.conversation.message import ToolCall
 from toolgate.text_tools.call_formats import json_calls, python_calls
 from toolgate.text_tools.parsing.call_rendering import Tools, argument_json, call_object, json_array
+from toolgate.text_tools.parsing.escape_json_string import quoted
 from toolgate.text_tools.parsing.input_buffer import Parse
-from toolgate.text_tools.parsing.json_quoting import quoted
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Read, Syntax, fixed_markers
 
@@ -29,6 +29,7 @@ def json_reader(*closers: str, then: str = "", keyed: bool = False) -> Read:
     return read
 
 
+# Llama's mark for code: some of its versions put JSON behind it, others Python.
 def read_python_tag(state: ParserState, _: str) -> Parse[None]:
     yield from state.buffer.read_blanks()
     if (yield from state.buffer.peek()) in ("{", "["):
@@ -62,6 +63,14 @@ def render_apertus(calls: Sequence[ToolCall], _: Tools) -> str:
     return f"<|tools_prefix|>{json_array(objects)}<|tools_suffix|>"
 
 
+# granite3:       <|tool_call|>[{"name": "f", "arguments": {…}}]
+# granite_20b_fc: <function_call> {"name": "f", "arguments": {…}}
+# llama3_tag:     <|python_tag|>{"name": "f", "parameters": {…}}; {"name": "g", "parameters": {}}
+# internlm2:      <|action_start|> <|plugin|>\n{"name": "f", "parameters": {…}}<|action_end|>
+# command_a:      <|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "f", "parameters": {…}}\n]<|END_ACTION|>
+# gigachat3:      <|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {…}}
+# gigachat31:     <|function_call|>{"name": "f", "arguments": {…}}<|message_sep|>
+# apertus:        <|tools_prefix|>[{"f": {…}}]<|tools_suffix|>
 _INTERN, _GIGA = "<|action_start|> <|plugin|>\n", "<|message_sep|>\n\nfunction call<|role_sep|>\n"
 _COHERE = fixed_markers(
     CallMarker(json_reader("<|END_ACTION|>"), "<|START_ACTION|>"),

@@ -8,7 +8,7 @@ from toolgate.text_tools.call_formats import tagged
 from toolgate.text_tools.parsing.call_rendering import Tools, argument_values, bare_text, free_of
 from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
-from toolgate.text_tools.parsing.schema_types import STRING, ParameterTypes, types_of
+from toolgate.text_tools.parsing.schema_types import STRING, types_of
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
 _NEEDS_CDATA = re.compile(r"[<&\n\r]")
@@ -37,21 +37,17 @@ def render(calls: Sequence[ToolCall], tools: Tools) -> str:
     rendered: list[str] = []
     for call in calls:
         types = types_of(tools.get(call.name))
-        parameters = [
-            f'<param name="{free_of(key, *tagged.MARKUP)}">{_value(value, key, types)}</param>'
-            for key, value in argument_values(call).items()
-        ]
+        parameters: list[str] = []
+        for key, value in argument_values(call).items():
+            text = bare_text(value, key, types, python=True)
+            is_container = text[:1] in ("[", "{") and STRING not in types.of(key)
+            if _NEEDS_CDATA.search(text) and not is_container:
+                # `]]>` would end the section, so it is split over two of them.
+                sections = f"<![CDATA[{text.replace(']]>', ']]]]><![CDATA[>')}]]>"
+                text = sections if isinstance(value, str) else free_of(text, "<", "&")
+            parameters.append(f'<param name="{free_of(key, *tagged.MARKUP)}">{text}</param>')
         rendered.append(f'<function name="{free_of(call.name, *tagged.MARKUP)}">{"".join(parameters)}{_END}')
     return "\n".join(rendered)
-
-
-def _value(value: object, key: str, types: ParameterTypes) -> str:
-    text = bare_text(value, key, types, python=True)
-    if not _NEEDS_CDATA.search(text) or (text[:1] in ("[", "{") and STRING not in types.of(key)):
-        return text
-    if not isinstance(value, str):
-        return free_of(text, "<", "&")
-    return f"<![CDATA[{text.replace(']]>', ']]]]><![CDATA[>')}]]>"
 
 
 SYNTAXES = (Syntax("minicpm5", fixed_markers(CallMarker(read, "<function ")), render),)

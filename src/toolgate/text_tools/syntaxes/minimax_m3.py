@@ -16,12 +16,16 @@ from toolgate.text_tools.parsing.call_rendering import (
     json_text,
     tag_name,
 )
+from toolgate.text_tools.parsing.escape_json_string import quoted
 from toolgate.text_tools.parsing.input_buffer import Parse, word_set
-from toolgate.text_tools.parsing.json_quoting import quoted
 from toolgate.text_tools.parsing.parser_state import CallSink, ParserState
 from toolgate.text_tools.parsing.schema_types import ARRAY, OBJECT, STRING, ParameterTypes, types_of
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, UnrenderableValue, fixed_markers
 
+# ]<]minimax[>[<tool_call>
+# ]<]minimax[>[<invoke name="f">]<]minimax[>[<tags>]<]minimax[>[<item>a]<]minimax[>[</item>]<]minimax[>[</tags>
+# ]<]minimax[>[</invoke>
+# ]<]minimax[>[</tool_call>
 _NS = "]<]minimax[>["
 _CALLS, _CALLS_END = f"{_NS}<tool_call>", f"{_NS}</tool_call>"
 _INVOKE, _INVOKE_END = f"{_NS}<invoke", f"{_NS}</invoke>"
@@ -139,6 +143,7 @@ def _render_value(value: Any, schema: Any, types: ParameterTypes) -> str:
     allowed = types.allowed(schema)
     match value:
         case dict():
+            # An empty object is written as nothing between its tags, like an empty array or an empty string.
             if (not value and allowed != {OBJECT}) or OBJECT not in allowed:
                 raise UnrenderableValue("An empty object cannot be distinguished from an empty string here.")
             return _render_members(value, schema, types)

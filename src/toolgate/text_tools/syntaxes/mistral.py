@@ -11,6 +11,9 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# v3:  [TOOL_CALLS][{"name": "f", "arguments": {"city": "Paris"}, "id": "call00000"}]
+# v11: [TOOL_CALLS]f[CALL_ID]call00000[ARGS]{"city": "Paris"}
+# v13: [TOOL_CALLS]f[ARGS]{"city": "Paris"}
 _MARK, _ID, _ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _WORD = re.compile(r"[^\[\]{}\s]*")
 

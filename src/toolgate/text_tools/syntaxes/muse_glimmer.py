@@ -10,6 +10,11 @@ from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 from toolgate.text_tools.syntaxes import invoke
 
+#  to=f<|message|><atem:function_calls>
+# <atem:invoke name="f">
+# <atem:parameter name="city">Paris</atem:parameter>
+# </atem:invoke>
+# </atem:function_calls>
 _PREFIX = "atem:"
 _WRAPPER = f"{_PREFIX}function_calls"
 _NEXT = "<|eom|><|start|>assistant"
@@ -26,6 +31,7 @@ def read(state: ParserState, matched: str) -> Parse[None]:
         if not (yield from buffer.accept(_MESSAGE)) or not (yield from buffer.accept(f"<{_WRAPPER}>")):
             return
         yield from invoke.read_calls(state, _PREFIX, _WRAPPER, escapes=False)
+        # What is still held was no call, and thus text.
         if buffer.held or not (yield from buffer.accept(f"{_NEXT} {_TO}")):
             return
 

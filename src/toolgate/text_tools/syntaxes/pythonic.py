@@ -10,6 +10,10 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# llama4_pythonic: <|python_start|>[f(city="Paris"), g()]<|python_end|>
+# lfm2:            <|tool_call_start|>[f(city="Paris"), g()]<|tool_call_end|>
+# lfm2_mixed:      <|tool_call_start|>[f(where={"city": "Paris", "exact": true}, tags=['a'])]<|tool_call_end|>
+# minicpm3:        <|tool_call_start|>\n```python\nf(city="Paris")\n```\n<|tool_call_end|>
 _LLAMA, _LLAMA_END = "<|python_start|>", "<|python_end|>"
 _LFM, _LFM_END = "<|tool_call_start|>", "<|tool_call_end|>"
 
@@ -17,6 +21,7 @@ _LFM, _LFM_END = "<|tool_call_start|>", "<|tool_call_end|>"
 def read(close: str, state: ParserState, _: str) -> Parse[None]:
     buffer = state.buffer
     yield from buffer.read_blanks()
+    # MiniCPM3 puts a fence around the calls. LFM2 writes an array of JSON objects if the tools were given as JSON.
     fence = yield from buffer.accept_any("```python", "```tool_code", "```")
     if (yield from buffer.peek()) == "{" or (yield from buffer.is_followed_by(1, ("{",))):
         yield from json_calls.read_calls(state, close)

@@ -10,6 +10,8 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# ReAct:     Action: f\nAction Input: {"city": "Paris"}\n
+# Command-R: Action: ```json\n[{"tool_name": "f", "parameters": {"city": "Paris"}}]```
 _MARK, _INPUT = "Action:", "Action Input:"
 _NAME = re.compile(r"[^\n\r]*")
 

@@ -10,6 +10,8 @@ from toolgate.text_tools.parsing.input_buffer import Parse
 from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 
+# <|tool_calls|><|tool_call:begin|>call00000<|tool_call:name|>f<|tool_call:args|>{"city": "Paris"}<|tool_call:end|>
+# <|calls|>
 _BEGIN, _END = "<|tool_calls|>", "<|calls|>"
 _CALL, _NAME, _ARGS, _CALL_END = (f"<|tool_call:{kind}|>" for kind in ("begin", "name", "args", "end"))
 _WORD = re.compile(r"[^<>\s]*")

@@ -9,6 +9,11 @@ from toolgate.text_tools.parsing.parser_state import ParserState
 from toolgate.text_tools.parsing.syntax import CallMarker, Syntax, fixed_markers
 from toolgate.text_tools.syntaxes import invoke
 
+# <｜tool_calls_begin｜>
+# <｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="f">
+# <steptml:parameter name="city">Paris</steptml:parameter>
+# </steptml:invoke><｜tool_call_end｜>
+# <｜tool_calls_end｜>
 _BEGIN, _END = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
 _CALL, _CALL_END = "<｜tool_call_begin｜>", "<｜tool_call_end｜>"
 _HEAD = "function<｜tool_sep｜>"

@@ -16,6 +16,7 @@ from toolgate.text_tools.syntaxes import function_tag, glm
 
 
 def read(state: ParserState, matched: str) -> Parse[None]:
+    # <tool_call>{"name": …}</tool_call>, <tool_call><function=f>…</tool_call> or, in GLM, <tool_call>f<arg_key>…
     closer = f"</{matched[1:]}"
     yield from state.buffer.read_blanks()
     char = yield from state.buffer.peek()

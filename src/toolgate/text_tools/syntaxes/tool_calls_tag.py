@@ -15,6 +15,7 @@ def read(state: ParserState, matched: str) -> Parse[None]:
     closer = f"</{matched[1:]}"
     suffix = ":opensource" if ":opensource" in matched else ""
     yield from state.buffer.read_blanks()
+    # JSON, an array or line by line; `<invoke>` from models that mix up the formats; GLM's calls in HY 3.
     if not (yield from state.buffer.starts_with("<")):
         yield from json_calls.read_calls(state, closer)
     elif (yield from state.buffer.starts_with("<invoke")):
@@ -27,6 +28,10 @@ def read(state: ParserState, matched: str) -> Parse[None]:
         yield from state.accept_closing(closer)
 
 
+# minimax_m1:  <tool_calls>\n{"name": "f", "arguments": {…}}\n</tool_calls>
+# jamba:        <tool_calls>[\n    {"name": "f", "arguments": {…}}\n]</tool_calls>
+# nemotron_v2: <TOOLCALL>[{"name": "f", "arguments": {…}}]</TOOLCALL>
+# hy3:         <tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n…
 def render_minimax_m1(calls: Sequence[ToolCall], _: Tools) -> str:
     return f"<tool_calls>\n{''.join([call_object(call) + chr(10) for call in calls])}</tool_calls>"
 

@@ -64,6 +64,7 @@ def render_tool_code(calls: Sequence[ToolCall], _: Tools) -> str:
     return f"```tool_code\n{chr(10).join([python_call(call) for call in calls])}\n```"
 
 
+# Patterns that only look ahead: the bracket belongs to the call, so its reader must find it unread.
 _BRACE = CallMarker(read, pattern=r"(?=\{)", firsts="{", at="line")
 _BRACKET = CallMarker(read, pattern=r"(?=\[)", firsts="[", at="line")
 _JSON_FENCE = CallMarker(
@@ -71,6 +72,12 @@ _JSON_FENCE = CallMarker(
 )
 _TOOL_CODE = CallMarker(read_fenced, "```tool_code", at="line")
 
+# llama3_json:      {"name": "f", "parameters": {…}}; {"name": "g", "parameters": {}}
+# xlam:             [{"name": "f", "arguments": {…}}]
+# json_fenced:      ```json\n{\n  "name": "f",\n  "arguments": {…}\n}\n```
+# phi4_mini:        functools[{"name": "f", "arguments": {…}}]
+# pythonic:         [f(city="Paris"), g()]
+# gemma3_tool_code: ```tool_code\nf(city="Paris")\n```
 SYNTAXES = (
     Syntax("llama3_json", fixed_markers(_BRACE, _BRACKET), render_llama),
     Syntax("xlam", fixed_markers(_BRACE, _BRACKET), partial(_render_array, "", "")),

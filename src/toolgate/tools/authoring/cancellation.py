@@ -48,6 +48,8 @@ class CancellationToken:
 
     def on_cancellation_requested(self, listener: Listener) -> Disposable:
         """Call the listener once when the call is cancelled, or now if it was; it may be called on another thread."""
+        # The lock makes sure that a listener is called once: either here or by `_request`. It is not held meanwhile,
+        # because a listener may use the token itself.
         with self._lock:
             late = self._requested.is_set()
             key = object()

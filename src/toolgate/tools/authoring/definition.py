@@ -8,13 +8,13 @@ from typing import Any, Protocol, TypeAlias, TypedDict, cast, get_args, get_orig
 from msgspec import Struct
 
 from toolgate.tools.authoring import docstring
-from toolgate.tools.authoring.result_parts import (
+from toolgate.tools.authoring.language_model_types import (
     LanguageModelToolInvocationOptions,
     LanguageModelToolInvocationPrepareOptions,
 )
-from toolgate.tools.authoring.signature import BadTool, CallContext, ToolSignature, converted
+from toolgate.tools.authoring.signature import BadTool, InjectableCallValues, ToolSignature, converted
 from toolgate.tools.authoring.type_hints import HintSchema, UnsupportedTypeHint
-from toolgate.tools.tool import NO_INPUT, Annotations, Stance, ToolSpec
+from toolgate.tools.tool import NO_INPUT, Annotations, ServerToolDefinition, Stance
 
 SOURCE = "python"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -47,10 +47,10 @@ class LanguageModelTool(Protocol):
         """Run the call and return what a decorated function may return."""
 
 
-Run: TypeAlias = Callable[[Mapping[str, Any], CallContext], Any]
+Run: TypeAlias = Callable[[Mapping[str, Any], InjectableCallValues], Any]
 
 
-class AuthoredFunction(Struct, frozen=True):
+class FunctionWithAsyncFlag(Struct, frozen=True):
     """One of an author's functions; if it `blocks` it returns a value, otherwise an awaitable."""
 
     run: Run
@@ -60,9 +60,9 @@ class AuthoredFunction(Struct, frozen=True):
 class PythonToolDefinition(Struct, frozen=True):
     """One tool; `worker` is set if it runs in a worker process, `place` is the file and line of its code."""
 
-    spec: ToolSpec
-    invoke: AuthoredFunction
-    prepare: AuthoredFunction | None
+    spec: ServerToolDefinition
+    invoke: FunctionWithAsyncFlag
+    prepare: FunctionWithAsyncFlag | None
     worker: bool
     place: str
 
@@ -70,6 +70,7 @@ class PythonToolDefinition(Struct, frozen=True):
 def of_function(function: Callable[..., Any], name: str | None, fields: ToolDecoratorOptions) -> PythonToolDefinition:
     """Define a tool by a plain function; BadTool if it cannot be one."""
     signature = ToolSignature(function)
+    # Code that blocks goes to a worker, where it can be killed; async code runs on the server's loop by default.
     blocks = not inspect.iscoroutinefunction(function)
     derived: ToolDecoratorOptions = {
         "description": docstring.summary(function.__doc__),
@@ -79,7 +80,7 @@ def of_function(function: Callable[..., Any], name: str | None, fields: ToolDeco
         derived["output_schema"] = signature.output_schema
     return PythonToolDefinition(
         spec=_spec(name or function.__name__, {**derived, **fields}),
-        invoke=AuthoredFunction(lambda arguments, call: function(**signature.bind(arguments, call)), blocks),
+        invoke=FunctionWithAsyncFlag(lambda arguments, call: function(**signature.bind(arguments, call)), blocks),
         prepare=None,
         worker=fields.get("worker", blocks),
         place=_place(function),
@@ -91,6 +92,7 @@ def of_object(tool: LanguageModelTool, name: str, fields: ToolDecoratorOptions) 
     kind = type(tool)
     if not callable(getattr(tool, "invoke", None)):
         raise BadTool(f"`{kind.__qualname__}`: a tool has a method `invoke(options, token)`")
+    # Fields may be set in `register_tool`, as attributes of the object, or follow from its docstring and hints.
     attributes = {name: getattr(tool, name, None) for name in ToolDecoratorOptions.__annotations__}
     own = cast(ToolDecoratorOptions, {name: value for name, value in attributes.items() if value is not None})
     derived: ToolDecoratorOptions = {"description": docstring.summary(kind.__doc__), **own}
@@ -98,11 +100,11 @@ def of_object(tool: LanguageModelTool, name: str, fields: ToolDecoratorOptions) 
     if shape is not None:
         derived["input_schema"] = {name: value for name, value in shape.schema.items() if name != "title"}
 
-    def invoke(arguments: Mapping[str, Any], call: CallContext) -> Any:
+    def invoke(arguments: Mapping[str, Any], call: InjectableCallValues) -> Any:
         given = converted(shape, arguments) if shape else dict(arguments)
         return tool.invoke(LanguageModelToolInvocationOptions(given, call.invocation, call.progress), call.token)
 
-    def prepare(arguments: Mapping[str, Any], call: CallContext) -> Any:
+    def prepare(arguments: Mapping[str, Any], call: InjectableCallValues) -> Any:
         given = converted(shape, arguments) if shape else dict(arguments)
         return preparing(LanguageModelToolInvocationPrepareOptions(given), call.token)
 
@@ -111,8 +113,8 @@ def of_object(tool: LanguageModelTool, name: str, fields: ToolDecoratorOptions) 
     blocks = not inspect.iscoroutinefunction(tool.invoke)
     return PythonToolDefinition(
         spec=_spec(name, every),
-        invoke=AuthoredFunction(invoke, blocks),
-        prepare=AuthoredFunction(prepare, not inspect.iscoroutinefunction(preparing))
+        invoke=FunctionWithAsyncFlag(invoke, blocks),
+        prepare=FunctionWithAsyncFlag(prepare, not inspect.iscoroutinefunction(preparing))
         if preparing is not None
         else None,
         worker=every.get("worker", blocks),
@@ -139,7 +141,7 @@ def _input_shape(tool: LanguageModelTool) -> HintSchema | None:
     return shape
 
 
-def _spec(name: str, given: ToolDecoratorOptions) -> ToolSpec:
+def _spec(name: str, given: ToolDecoratorOptions) -> ServerToolDefinition:
     if not _NAME.fullmatch(name):
         raise BadTool(f"`{name}`: a tool's name has 1 to 64 letters, digits, _ or -")
     if not given.get("description"):
@@ -148,7 +150,7 @@ def _spec(name: str, given: ToolDecoratorOptions) -> ToolSpec:
     if not isinstance(fields.get("tags", ()), (list, tuple)):
         raise BadTool(f"`{name}`: its tags are a list of words")
     fields["tags"] = tuple(fields.get("tags", ()))
-    return ToolSpec(**{"input_schema": NO_INPUT, **fields, "name": name, "source": SOURCE})
+    return ServerToolDefinition(**{"input_schema": NO_INPUT, **fields, "name": name, "source": SOURCE})
 
 
 def _place(code: Any) -> str:

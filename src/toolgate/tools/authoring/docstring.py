@@ -3,6 +3,7 @@
 import inspect
 import re
 
+# Google's style, `Args:` with an entry such as `name (int): text` on each line, and Sphinx's `:param int name: text`.
 _SECTION = re.compile(r"^(args|arguments|parameters|params):\s*$", re.IGNORECASE)
 _ENTRY = re.compile(r"\*{0,2}(\w++)\s*+(?:\([^)]*+\)\s*+)?:\s*+(.*)")
 _FIELD = re.compile(r":param\s([^:]*+):\s*+(.*)")
@@ -18,7 +19,18 @@ def summary(docstring: str | None) -> str:
 def parameters(docstring: str | None) -> dict[str, str]:
     """Return the descriptions of parameters in an `Args:` section or in `:param name:` fields."""
     lines = inspect.cleandoc(docstring or "").splitlines()
-    return {**_section(lines), **_fields(lines)}
+    descriptions = _section(lines)
+    name = ""
+    for line in map(str.strip, lines):
+        entry = _field(line)
+        if entry is not None:
+            name = entry[0]
+            descriptions[name] = entry[1]
+        elif not line or line.startswith(":"):  # such as `:returns:`
+            name = ""
+        elif name:
+            descriptions[name] = f"{descriptions[name]} {line}".strip()
+    return descriptions
 
 
 def _section(lines: list[str]) -> dict[str, str]:
@@ -31,27 +43,13 @@ def _section(lines: list[str]) -> dict[str, str]:
         indent = len(line) - len(line.lstrip())
         if line.strip() and indent == 0:
             break
+        # The first entry sets the depth of all; what is deeper continues a description, even if it has a colon.
         depth = indent if depth is None and line.strip() else depth
         entry = _ENTRY.match(line.strip()) if indent == depth else None
         if entry:
             name, descriptions[entry[1]] = entry[1], entry[2].strip()
         elif name and line.strip():
             descriptions[name] = f"{descriptions[name]} {line.strip()}".strip()
-    return descriptions
-
-
-def _fields(lines: list[str]) -> dict[str, str]:
-    descriptions: dict[str, str] = {}
-    name = ""
-    for line in map(str.strip, lines):
-        entry = _field(line)
-        if entry is not None:
-            name = entry[0]
-            descriptions[name] = entry[1]
-        elif not line or line.startswith(":"):
-            name = ""
-        elif name:
-            descriptions[name] = f"{descriptions[name]} {line}".strip()
     return descriptions
 
 

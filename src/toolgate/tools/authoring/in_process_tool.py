@@ -1,6 +1,6 @@
 """Run an author's tool in this process: async code on this loop, other code in a thread of its own.
 
-Whatever it returns or raises becomes a ToolOutput or a ToolFailure. Knows nothing of worker processes.
+Whatever it returns or raises becomes a ToolOutput or a ToolCallFailed. Knows nothing of worker processes.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
-from toolgate.tools.authoring.definition import AuthoredFunction, PythonToolDefinition
-from toolgate.tools.authoring.result_parts import (
+from toolgate.tools.authoring.definition import FunctionWithAsyncFlag, PythonToolDefinition
+from toolgate.tools.authoring.language_model_types import (
     ConfirmationMessages,
     PreparedToolInvocation,
-    Progress,
+    ProgressReporter,
     ToolInvocationToken,
 )
 from toolgate.tools.authoring.results import error_text, output_of
-from toolgate.tools.authoring.signature import CallContext
-from toolgate.tools.tool import CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.authoring.signature import InjectableCallValues
+from toolgate.tools.tool import CallPreview, ServerToolDefinition, ToolCallFailed, ToolCallInput, ToolOutput
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class InProcessTool:
         self._running: set[asyncio.Task[Any]] = set()
 
     @property
-    def spec(self) -> ToolSpec:
+    def spec(self) -> ServerToolDefinition:
         """The definition."""
         return self.definition.spec
 
@@ -57,15 +57,19 @@ class InProcessTool:
         if self._running:
             await asyncio.wait(self._running, timeout=1.0)
 
-    async def _result(self, step: AuthoredFunction, invocation: ToolCallInput) -> Any:
+    async def _result(self, step: FunctionWithAsyncFlag, invocation: ToolCallInput) -> Any:
         source = CancellationTokenSource()
         call_on_loop = asyncio.get_running_loop().call_soon_threadsafe
-        call = CallContext(source.token, Progress(invocation.report, call_on_loop), token_of(invocation))
+        call = InjectableCallValues(
+            source.token, ProgressReporter(invocation.report, call_on_loop), token_of(invocation)
+        )
+        # A context of its own: what `scope` and the tool set there must not reach the caller's task.
         context = contextvars.copy_context()
         context.run(self._scope)
         task = asyncio.create_task(_value_or_failure(step, invocation.arguments, call), context=context)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        # `wait` returns at once when the call is cancelled, even if the tool catches its own cancellation and goes on.
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -73,8 +77,8 @@ class InProcessTool:
             task.cancel()
             raise
         if task.cancelled():
-            raise ToolFailure("The tool cancelled itself.")
-        if isinstance(task.result(), ToolFailure):
+            raise ToolCallFailed("The tool cancelled itself.")
+        if isinstance(task.result(), ToolCallFailed):
             raise task.result()
         return task.result()
 
@@ -88,7 +92,7 @@ def preparation_of(prepared: Any) -> CallPreview:
             return CallPreview(message, asked.title, asked.message)
         case PreparedToolInvocation(invocation_message=message):
             return CallPreview(message)
-    raise ToolFailure(f"The tool's prepare_invocation returned a {type(prepared).__name__}.")
+    raise ToolCallFailed(f"The tool's prepare_invocation returned a {type(prepared).__name__}.")
 
 
 def token_of(invocation: ToolCallInput) -> ToolInvocationToken:
@@ -96,7 +100,9 @@ def token_of(invocation: ToolCallInput) -> ToolInvocationToken:
     return ToolInvocationToken(invocation.call_id, invocation.caller, invocation.session, invocation.key)
 
 
-async def _value_or_failure(step: AuthoredFunction, arguments: Mapping[str, Any], call: CallContext) -> Any:
+async def _value_or_failure(
+    step: FunctionWithAsyncFlag, arguments: Mapping[str, Any], call: InjectableCallValues
+) -> Any:
     """Run a function and return its value, or its failure as a value: an exit raised in a task would end the loop."""
     try:
         if step.blocks:
@@ -106,7 +112,7 @@ async def _value_or_failure(step: AuthoredFunction, arguments: Mapping[str, Any]
     except asyncio.CancelledError:
         raise
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the tool boundary
-        return ToolFailure(error_text(error))
+        return ToolCallFailed(error_text(error))
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
@@ -121,9 +127,9 @@ async def _in_thread(function: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            outcome: tuple[ToolFailure | None, T | None] = (None, context.run(function))
+            outcome: tuple[ToolCallFailed | None, T | None] = (None, context.run(function))
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the tool boundary
-            outcome = (ToolFailure(error_text(error)), None)
+            outcome = (ToolCallFailed(error_text(error)), None)
         with contextlib.suppress(RuntimeError):  # the loop ended first
             loop.call_soon_threadsafe(settle, *outcome)
 

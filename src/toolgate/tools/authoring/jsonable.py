@@ -5,27 +5,29 @@ from typing import Any
 
 import msgspec
 
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 MAX_DEPTH = 64
 
 
 def jsonable(value: Any) -> Any:
-    """Convert a value to JSON's types; ToolFailure names the value that cannot be JSON.
+    """Convert a value to JSON's types; ToolCallFailed names the value that cannot be JSON.
 
     Numbers that JSON lacks become the strings `NaN`, `Infinity` and `-Infinity`: a silent null would be wrong.
     """
     try:
         plain = msgspec.to_builtins(value, str_keys=True)
     except RecursionError:
-        raise ToolFailure("The tool returned a value that contains itself or is nested too deeply for JSON.") from None
+        raise ToolCallFailed(
+            "The tool returned a value that contains itself or is nested too deeply for JSON."
+        ) from None
     except (TypeError, ValueError) as error:
-        raise ToolFailure(f"The tool returned a value that cannot be JSON: {str(error)[:300]}") from None
+        raise ToolCallFailed(f"The tool returned a value that cannot be JSON: {str(error)[:300]}") from None
     return _clean(plain, MAX_DEPTH)
 
 
 def json_text(value: Any) -> str:
-    """Encode a value as JSON text; ToolFailure if it cannot be JSON."""
+    """Encode a value as JSON text; ToolCallFailed if it cannot be JSON."""
     return msgspec.json.encode(jsonable(value)).decode()
 
 
@@ -33,12 +35,13 @@ def whole_characters(text: str) -> str:
     """Replace halves of surrogate pairs, which no encoding can carry."""
     if text.isascii():
         return text
+    # By way of UTF-16, in which two halves that belong together become one character again.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _clean(value: Any, levels: int) -> Any:
     if levels < 0:
-        raise ToolFailure(f"The tool returned a value that is nested deeper than {MAX_DEPTH} levels.")
+        raise ToolCallFailed(f"The tool returned a value that is nested deeper than {MAX_DEPTH} levels.")
     match value:
         case dict():
             return {whole_characters(str(name)): _clean(item, levels - 1) for name, item in value.items()}

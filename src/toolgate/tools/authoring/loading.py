@@ -23,8 +23,8 @@ from toolgate.tools.authoring.registry import MARK, PythonToolRegistry
 from toolgate.tools.authoring.results import error_text
 from toolgate.tools.authoring.signature import BadTool
 
+# sys.path and sys.modules belong to the process, so one place is loaded at a time.
 _LOADING = threading.Lock()
-"""sys.path and sys.modules belong to the process, so one place is loaded at a time."""
 
 
 class ToolImportTarget(Struct, frozen=True):
@@ -78,6 +78,7 @@ def _from_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, initial, loader=loader, submodule_search_locations=inner)
     assert spec is not None  # it was given its loader
     module = importlib.util.module_from_spec(spec)
+    # Before the code runs, as `import` does: pickle, dataclasses and type hints look their module up there.
     sys.modules[name] = module
     try:
         with _neighbours(path.parent):
@@ -89,6 +90,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _private_name(path: Path) -> str:
+    # A file `json.py` must not hide Python's own module, and two folders may have files of the same name.
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
     return f"_toolgate_{digest}_{path.stem}"
 
@@ -97,7 +99,7 @@ class _UncachedLoader(importlib.machinery.SourceFileLoader):
     """Loads the source and never its bytecode cache, which misses a second edit within a second."""
 
     def path_stats(self, path: str) -> dict[str, float]:
-        raise OSError
+        raise OSError  # `SourceLoader.get_code` then neither reads nor writes a cache
 
 
 @contextmanager
@@ -117,6 +119,8 @@ def _neighbours(folder: Path) -> Iterator[None]:
 
 def _add_decorated(registry: PythonToolRegistry, module: ModuleType, attribute: str | None) -> None:
     """Add the tools of a module that was loaded before, or the one of this attribute alone."""
+    # `@tool` adds to the registry when a module runs, which it does only once: a module that another place has loaded
+    # keeps the marks of its decorators.
     values = list(vars(module).items())
     if attribute is not None:
         registry.clear()

@@ -7,7 +7,7 @@ The functions of `toolgate.lm` act on the registry of the current context, so th
 import asyncio
 import base64
 import contextvars
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, Unpack, overload
 
@@ -23,7 +23,7 @@ from toolgate.tools.authoring.definition import (
     of_object,
 )
 from toolgate.tools.authoring.in_process_tool import InProcessTool
-from toolgate.tools.authoring.result_parts import (
+from toolgate.tools.authoring.language_model_types import (
     LanguageModelDataPart,
     LanguageModelTextPart,
     LanguageModelToolInformation,
@@ -32,9 +32,10 @@ from toolgate.tools.authoring.result_parts import (
     ResultPart,
 )
 from toolgate.tools.authoring.signature import BadTool
-from toolgate.tools.tool import Tool, ToolCallInput, ToolFailure, ToolOutput
+from toolgate.tools.tool import Tool, ToolCallFailed, ToolCallInput, ToolOutput
 
 F = TypeVar("F", bound=Callable[..., Any])
+# The attribute of a decorated function or class that holds its definition.
 MARK = "__toolgate_tool__"
 
 
@@ -96,12 +97,20 @@ class PythonToolRegistry:
     async def invoke_tool(
         self, name: str, options: LanguageModelToolInvocationOptions[Any], token: CancellationToken | None = None
     ) -> LanguageModelToolResult:
-        """Check the input and run a tool by its name; ToolFailure if it fails."""
+        """Check the input and run a tool by its name; ToolCallFailed if it fails."""
         tool = self._tools.get(name)
         if tool is None:
-            raise ToolFailure(f"There is no tool `{name}`.")
+            raise ToolCallFailed(f"There is no tool `{name}`.")
+        import jsonschema_rs  # a worker whose tools invoke no others need not load it
+
         arguments = msgspec.to_builtins(options.input)
-        _check(tool.spec.input_schema, arguments)
+        try:
+            jsonschema_rs.validator_for(dict(tool.spec.input_schema)).validate(arguments)
+        except jsonschema_rs.ValidationError as error:
+            place = "".join(f"/{step}" for step in error.instance_path)
+            raise ToolCallFailed(
+                f"The arguments do not fit the tool's schema at {place or 'their root'}: {error.message}"
+            ) from None
         call, progress = options.tool_invocation_token, options.progress
         invocation = ToolCallInput(
             call_id=call.call_id,
@@ -113,7 +122,7 @@ class PythonToolRegistry:
             report=lambda one: progress.report(one.message, one.done, one.total),
         )
         task = asyncio.ensure_future(tool.invoke(invocation))
-        stop = asyncio.get_running_loop().call_soon_threadsafe
+        stop = asyncio.get_running_loop().call_soon_threadsafe  # a token may be cancelled on another thread
         with (token or CancellationToken()).on_cancellation_requested(lambda: stop(task.cancel)):
             return result_of(await task)
 
@@ -167,20 +176,8 @@ def result_of(output: ToolOutput) -> LanguageModelToolResult:
             case Media(url=url):
                 parts.append(LanguageModelTextPart(url or ""))
     if output.is_error:
-        raise ToolFailure("".join(part.value for part in parts if isinstance(part, LanguageModelTextPart)))
+        raise ToolCallFailed("".join(part.value for part in parts if isinstance(part, LanguageModelTextPart)))
     return LanguageModelToolResult(tuple(parts))
-
-
-def _check(schema: Mapping[str, Any], arguments: Any) -> None:
-    import jsonschema_rs  # a worker whose tools invoke no others need not load it
-
-    try:
-        jsonschema_rs.validator_for(dict(schema)).validate(arguments)
-    except jsonschema_rs.ValidationError as error:
-        place = "".join(f"/{step}" for step in error.instance_path)
-        raise ToolFailure(
-            f"The arguments do not fit the tool's schema at {place or 'their root'}: {error.message}"
-        ) from None
 
 
 def _place(tool: Tool) -> str:

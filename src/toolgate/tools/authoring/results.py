@@ -9,15 +9,20 @@ import msgspec
 
 from toolgate.conversation.message import Media, MediaKind, Text
 from toolgate.tools.authoring.jsonable import jsonable, whole_characters
-from toolgate.tools.authoring.result_parts import LanguageModelDataPart, LanguageModelTextPart, LanguageModelToolResult
-from toolgate.tools.tool import ToolFailure, ToolOutput
+from toolgate.tools.authoring.language_model_types import (
+    LanguageModelDataPart,
+    LanguageModelTextPart,
+    LanguageModelToolResult,
+)
+from toolgate.tools.tool import ToolCallFailed, ToolOutput
 
 MAX_OUTPUT = 8 * 1024 * 1024
+# Bytes of all texts of an output: the server decodes them in one call, which takes 20 ms if all are escaped.
 MAX_TEXT = 4 * 1024 * 1024
-"""Bytes of all texts of an output: the server decodes them in one call, which takes 20 ms if all are escaped."""
 NO_OUTPUT = "Done; the tool has no output."
 _MAX_STRUCTURED = 1024 * 1024
 _MAX_MESSAGE = 2000
+# The first bytes of image files. WebP has its mark behind the length, and is recognised apart.
 _MARKS: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -26,7 +31,7 @@ _MARKS: tuple[tuple[bytes, str], ...] = (
 
 
 def output_of(value: Any, limit: int = MAX_OUTPUT) -> ToolOutput:
-    """Convert a returned value to an output; ToolFailure if that is impossible."""
+    """Convert a returned value to an output; ToolCallFailed if that is impossible."""
     match value:
         case None:
             return ToolOutput((Text(NO_OUTPUT),))
@@ -53,7 +58,7 @@ def error_text(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - the tool's own __str__
         message = "its message could not be made"
     message = whole_characters(message[:_MAX_MESSAGE])
-    if isinstance(error, ToolFailure):
+    if isinstance(error, ToolCallFailed):
         return message or "The tool failed."
     kind = type(error).__name__
     if isinstance(error, MemoryError):
@@ -63,7 +68,7 @@ def error_text(error: BaseException) -> str:
 
 def _of_parts(parts: Any, limit: int) -> ToolOutput:
     if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
-        raise ToolFailure("The tool returned a result whose content is not a list of parts.")
+        raise ToolCallFailed("The tool returned a result whose content is not a list of parts.")
     content: list[Text | Media] = []
     structured: Any = None
     room, text_room = limit, MAX_TEXT
@@ -77,7 +82,7 @@ def _of_parts(parts: Any, limit: int) -> ToolOutput:
                     with suppress(msgspec.DecodeError, RecursionError):
                         structured = msgspec.json.decode(data)
             case _:
-                raise ToolFailure(
+                raise ToolCallFailed(
                     f"The tool returned a part of type {type(part).__name__}; text and data parts are known."
                 )
         last = content[-1]
@@ -94,15 +99,15 @@ def _text(text: str, limit: int) -> Text:
     size = len(kept.encode())
     if size <= limit and len(text) <= limit:
         return Text(kept)
-    kept = kept.encode()[:limit].decode("utf-8", "ignore")
+    kept = kept.encode()[:limit].decode("utf-8", "ignore")  # without the beginning of a character that was cut
     return Text(f"{kept}\n[cut here: the tool returned {len(text):,} characters]")
 
 
 def _data(data: bytes, mime: str, limit: int, text_limit: int = MAX_TEXT) -> Text | Media:
     if mime.startswith("text/") or mime == "application/json":
         return _text(data.decode("utf-8", "replace"), min(limit, text_limit))
-    if len(data) * 4 // 3 > limit:
-        raise ToolFailure(f"The tool returned {len(data):,} bytes of {mime}, which is too much.")
+    if len(data) * 4 // 3 > limit:  # as base64; half of a picture is of no use
+        raise ToolCallFailed(f"The tool returned {len(data):,} bytes of {mime}, which is too much.")
     kind: MediaKind = "file"
     match mime.partition("/")[0]:
         case "image" | "audio" | "video" as known:

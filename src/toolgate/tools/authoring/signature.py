@@ -6,6 +6,7 @@ Parameters of the types CancellationToken, Progress and ToolInvocationToken are 
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
 
@@ -14,11 +15,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from toolgate.tools.authoring import docstring
 from toolgate.tools.authoring.cancellation import CancellationToken
-from toolgate.tools.authoring.result_parts import Progress, ToolInvocationToken
+from toolgate.tools.authoring.language_model_types import ProgressReporter, ToolInvocationToken
 from toolgate.tools.authoring.type_hints import HintSchema, TypeHintMismatch, UnsupportedTypeHint
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
-_INJECTED = (CancellationToken, Progress, ToolInvocationToken)
+_INJECTED = (CancellationToken, ProgressReporter, ToolInvocationToken)
 _NO_DEFAULT = inspect.Parameter.empty
 
 
@@ -26,11 +27,11 @@ class BadTool(Exception):
     """A function or object cannot be a tool; the message names it, the parameter and the reason."""
 
 
-class CallContext(Struct, frozen=True):
+class InjectableCallValues(Struct, frozen=True):
     """What a running tool can receive beside its arguments."""
 
     token: CancellationToken
-    progress: Progress
+    progress: ProgressReporter
     invocation: ToolInvocationToken
 
     def of_type(self, kind: type) -> object:
@@ -55,11 +56,22 @@ class ToolSignature:
         fields = [self._field(parameter, hints, descriptions.get(name)) for name, parameter in shown.items()]
         struct = msgspec.defstruct("input", fields, kw_only=True, forbid_unknown_fields=True)
         self._shape = HintSchema(struct)
-        self.schema = _with_defaults(self._shape.schema, shown)
-        self.output_schema = _output_schema(hints.get("return"))
+        properties = {name: dict(field) for name, field in self._shape.schema["properties"].items()}
+        for name, parameter in shown.items():
+            if parameter.default is not _NO_DEFAULT:
+                with suppress(TypeError, RecursionError):  # a default that is not JSON is not shown to the model
+                    properties[name]["default"] = msgspec.to_builtins(parameter.default)
+        self.schema = {**self._shape.schema, "properties": properties}
+        self.schema.pop("title", None)  # the name of a struct that the author did not write
+        self.output_schema: dict[str, Any] | None = None
+        with suppress(UnsupportedTypeHint):
+            returned = HintSchema(hints.get("return")).schema
+            # MCP allows only objects as structured results.
+            if returned.get("type") == "object" and "properties" in returned:
+                self.output_schema = returned
 
-    def bind(self, arguments: Mapping[str, Any], call: CallContext) -> dict[str, Any]:
-        """Return the keyword arguments of one call; ToolFailure if the arguments do not fit the hints."""
+    def bind(self, arguments: Mapping[str, Any], call: InjectableCallValues) -> dict[str, Any]:
+        """Return the keyword arguments of one call; ToolCallFailed if the arguments do not fit the hints."""
         given = converted(self._shape, arguments)
         chosen = {name: getattr(given, name) for name in given.__struct_fields__ if getattr(given, name) is not UNSET}
         return {**chosen, **{name: call.of_type(kind) for name, kind in self._injected.items()}}
@@ -73,8 +85,15 @@ class ToolSignature:
             raise BadTool(f"{place}: a model passes arguments by name, so *, ** and / cannot be used")
         if parameter.name not in hints:
             raise BadTool(f"{place}: it has no type hint, so a model cannot know what to pass")
-        hint = _with_description(hints[parameter.name], description)
-        if parameter.default is None:
+        hint = hints[parameter.name]
+        # `Annotated[..., "text"]` wins over the docstring, and msgspec's own `Meta(description=...)` over both.
+        if get_origin(hint) is Annotated:
+            description = next((extra for extra in hint.__metadata__ if isinstance(extra, str)), description)
+            if any(isinstance(extra, Meta) and extra.description for extra in hint.__metadata__):
+                description = None
+        hint = _with_formats(hint)
+        hint = Annotated[hint, Meta(description=description)] if description else hint
+        if parameter.default is None:  # `name: str = None` is common, and means an optional one
             hint = Optional[hint]  # noqa: UP045 - made at run time
         try:
             HintSchema(hint)
@@ -89,21 +108,11 @@ class ToolSignature:
 
 
 def converted(shape: HintSchema, arguments: Mapping[str, Any]) -> Any:
-    """Convert the arguments to the hinted types; ToolFailure, for the model, if they do not fit."""
+    """Convert the arguments to the hinted types; ToolCallFailed, for the model, if they do not fit."""
     try:
         return shape.convert(dict(arguments))
     except TypeHintMismatch as error:
-        raise ToolFailure(f"The arguments do not fit the tool's schema: {error}") from None
-
-
-def _with_description(hint: Any, description: str | None) -> Any:
-    """Add a description for msgspec: from `Annotated[..., "text"]`, otherwise from the docstring."""
-    if get_origin(hint) is Annotated:
-        description = next((extra for extra in hint.__metadata__ if isinstance(extra, str)), description)
-        if any(isinstance(extra, Meta) and extra.description for extra in hint.__metadata__):
-            description = None
-    hint = _with_formats(hint)
-    return Annotated[hint, Meta(description=description)] if description else hint
+        raise ToolCallFailed(f"The arguments do not fit the tool's schema: {error}") from None
 
 
 def _with_formats(hint: Any) -> Any:
@@ -113,23 +122,3 @@ def _with_formats(hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
         return Union[tuple(_with_formats(option) for option in get_args(hint))]  # noqa: UP007 - made at run time
     return hint
-
-
-def _with_defaults(schema: dict[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    properties = {name: dict(field) for name, field in schema["properties"].items()}
-    for name, parameter in parameters.items():
-        if parameter.default is not _NO_DEFAULT:
-            try:
-                properties[name]["default"] = msgspec.to_builtins(parameter.default)
-            except (TypeError, RecursionError):  # a default that is not JSON is not shown to the model
-                continue
-    return {name: value for name, value in {**schema, "properties": properties}.items() if name != "title"}
-
-
-def _output_schema(hint: Any) -> dict[str, Any] | None:
-    """Return the schema of what a function returns, if that is an object."""
-    try:
-        schema = HintSchema(hint).schema
-    except UnsupportedTypeHint:
-        return None
-    return schema if schema.get("type") == "object" and "properties" in schema else None

@@ -69,7 +69,7 @@ def _with_integers(value: Any) -> Any:
 def _check_keys(kind: inspect.Type, seen: frozenset[int] = frozenset()) -> None:
     if isinstance(kind, inspect.DictType) and not isinstance(kind.key_type, inspect.StrType | inspect.AnyType):
         raise UnsupportedTypeHint("JSON objects have strings for keys, so a dict must be a dict[str, ...]")
-    if id(kind) in seen:
+    if id(kind) in seen:  # a type that contains itself
         return
     for name in kind.__struct_fields__:
         value = getattr(kind, name)
@@ -132,6 +132,7 @@ def _undeclared(value: Any, schema: Any, definitions: Mapping[str, Any], path: s
     if "anyOf" in schema:
         branches = _possible_branches(value, schema["anyOf"], definitions)
         problems = [_undeclared(value, branch, definitions, path) for branch in branches]
+        # One branch that declares all fields is enough.
         return None if None in problems or not problems else problems[0]
     if isinstance(value, dict):
         fields = schema.get("properties", {})

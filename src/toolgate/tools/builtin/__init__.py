@@ -1,6 +1,6 @@
 """The built-in tools: the time, arithmetic, the web, and, where granted, files and commands.
 
-They are also examples for authors: each is a `ToolSpec` and a class with `prepare` and `invoke`.
+They are also examples for authors: each is a `ServerToolDefinition` and a class with `prepare` and `invoke`.
 """
 
 from collections.abc import Sequence

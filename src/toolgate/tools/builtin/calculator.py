@@ -18,12 +18,20 @@ from fractions import Fraction
 from toolgate.conversation.message import Text
 from toolgate.tools.builtin import numbers
 from toolgate.tools.builtin.numbers import CONSTANTS, FUNCTIONS, Number, bounded, decimal_text
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import (
+    Annotations,
+    CallPreview,
+    ServerToolDefinition,
+    ToolCallFailed,
+    ToolCallInput,
+    ToolOutput,
+)
 
 MAX_LENGTH = 2000
+# The evaluator recurses, and must stay far from Python's own limit.
 MAX_DEPTH = 50
 
-SPEC = ToolSpec(
+SPEC = ServerToolDefinition(
     name="calculator",
     description=(
         "Evaluates an arithmetic expression and returns the result, exactly for whole numbers, decimals and fractions. "
@@ -56,6 +64,7 @@ _TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign>\*\*|//|[-+*/%^(),×÷−·]))",
     re.ASCII,
 )
+# What models copy from text and from spreadsheets.
 _SYNONYMS = {"^": "**", "×": "*", "·": "*", "÷": "/", "−": "-"}
 _SUMS: Mapping[str, Callable[[Number, Number], Number]] = {"+": lambda a, b: a + b, "-": lambda a, b: a - b}
 _PRODUCTS: Mapping[str, Callable[[Number, Number], Number]] = {
@@ -85,13 +94,13 @@ class CalculatorTool:
 
 
 def evaluate(expression: str) -> Number:
-    """Evaluate an expression; ToolFailure names the mistake and its place."""
+    """Evaluate an expression; ToolCallFailed names the mistake and its place."""
     if len(expression) > MAX_LENGTH:
-        raise ToolFailure(f"the expression is longer than {MAX_LENGTH} characters")
+        raise ToolCallFailed(f"the expression is longer than {MAX_LENGTH} characters")
     try:
         return _Evaluator(expression).evaluate()
     except (OverflowError, ZeroDivisionError, ValueError):  # of floats; exact numbers have messages of their own
-        raise ToolFailure("the result is too large, or is no real number") from None
+        raise ToolCallFailed("the result is too large, or is no real number") from None
 
 
 class _Evaluator:
@@ -107,7 +116,7 @@ class _Evaluator:
         value = self._sum()
         if self._next < len(self._tokens):
             _, text, place = self._tokens[self._next]
-            raise ToolFailure(f"unexpected {text!r} at character {place}; an operator is missing")
+            raise ToolCallFailed(f"unexpected {text!r} at character {place}; an operator is missing")
         return value
 
     def _sum(self) -> Number:
@@ -135,18 +144,19 @@ class _Evaluator:
 
     def _atom(self) -> Number:
         if self._next >= len(self._tokens):
-            raise ToolFailure("the expression ends too early")
+            raise ToolCallFailed("the expression ends too early")
         kind, text, place = self._tokens[self._next]
         self._next += 1
         if kind == "number":
             digits, _, exponent = text.lower().replace("_", "").partition("e")
+
             if abs(int(exponent or 0)) > 3900:
-                raise ToolFailure("a number with such an exponent is too large or too small")
+                raise ToolCallFailed("a number with such an exponent is too large or too small")
             return bounded(Fraction(digits) * Fraction(10) ** int(exponent or 0))
         if kind == "name":
             return self._named(text.lower())
         if text != "(":
-            raise ToolFailure(f"unexpected {text!r} at character {place}")
+            raise ToolCallFailed(f"unexpected {text!r} at character {place}")
         return self._closed(self._deeper(self._sum))
 
     def _named(self, name: str) -> Number:
@@ -155,7 +165,7 @@ class _Evaluator:
         if name not in (FUNCTIONS if is_call else CONSTANTS):
             near = get_close_matches(name, (*FUNCTIONS, *CONSTANTS), 1)
             hint = f"did you mean {near[0]}?" if near else "variables cannot be used"
-            raise ToolFailure(f"{name[:40]!r} is not a function or constant; {hint}")
+            raise ToolCallFailed(f"{name[:40]!r} is not a function or constant; {hint}")
         if not is_call:
             return CONSTANTS[name]
         values = [self._deeper(self._sum)]
@@ -164,18 +174,18 @@ class _Evaluator:
         self._closed(0)
         function, least, most = FUNCTIONS[name]
         if not least <= len(values) <= most:
-            raise ToolFailure(f"{name} takes {least if least == most else f'{least} to {most}'} arguments")
+            raise ToolCallFailed(f"{name} takes {least if least == most else f'{least} to {most}'} arguments")
         return bounded(function(*values))
 
     def _closed(self, value: Number) -> Number:
         if self._take(")") is None:
-            raise ToolFailure("a closing parenthesis is missing")
+            raise ToolCallFailed("a closing parenthesis is missing")
         return value
 
     def _deeper(self, part: Callable[[], Number]) -> Number:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise ToolFailure(f"the expression is nested deeper than {MAX_DEPTH} levels")
+            raise ToolCallFailed(f"the expression is nested deeper than {MAX_DEPTH} levels")
         value = part()
         self._depth -= 1
         return value
@@ -195,7 +205,7 @@ def _tokens(expression: str) -> list[tuple[str, str, int]]:
         token = _TOKEN.match(text, place)
         if token is None or token.lastgroup is None:
             rest = text[place:].lstrip()
-            raise ToolFailure(f"{rest[:1]!r} at character {len(text) - len(rest) + 1} is not part of arithmetic")
+            raise ToolCallFailed(f"{rest[:1]!r} at character {len(text) - len(rest) + 1} is not part of arithmetic")
         word = token[token.lastgroup]
         tokens.append((token.lastgroup, _SYNONYMS.get(word, word), token.start(token.lastgroup) + 1))
         place = token.end()

@@ -3,14 +3,22 @@
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import (
+    Annotations,
+    CallPreview,
+    ServerToolDefinition,
+    ToolCallFailed,
+    ToolCallInput,
+    ToolOutput,
+)
 
-SPEC = ToolSpec(
+SPEC = ServerToolDefinition(
     name="clock",
     description=(
         "Tells the current date, time, weekday and UTC offset in a time zone. "
@@ -35,6 +43,7 @@ SPEC = ToolSpec(
     tags=("builtin", "time"),
     annotations=Annotations(read_only=True, destructive=False, idempotent=True, open_world=False),
 )
+# `+2`, `UTC+2`, `GMT-0530` or `UTC+05:30`.
 _OFFSET = re.compile(r"(?:UTC|GMT)?\s*([+-])(\d{1,2})(?::?(\d{2}))?", re.IGNORECASE | re.ASCII)
 
 
@@ -58,6 +67,7 @@ class ClockTool:
     async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         """Return the time in the requested zone."""
         name = str(invocation.arguments.get("timezone") or "UTC").strip()
+        # A zone is read from a file, so that a thread does it.
         zone = _fixed_zone(name) or await asyncio.to_thread(_named_zone, name)
         there = self._now().astimezone(zone)
         difference = there.utcoffset() or timedelta()
@@ -74,11 +84,23 @@ class ClockTool:
 
 
 def _named_zone(name: str) -> tzinfo:
-    """Load a zone of the time zone database; ToolFailure suggests similar names."""
-    try:
+    """Load a zone of the time zone database; ToolCallFailed suggests similar names."""
+    with suppress(ZoneInfoNotFoundError, ValueError, OSError):
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ToolFailure(f"there is no time zone {name!r}; {_suggestion(name)}") from None
+    known = available_timezones()
+    lowered = name.replace(" ", "_").lower()
+    whole = {zone.lower(): zone for zone in known}
+    # Models know cities rather than zones: `Tokyo` means `Asia/Tokyo`.
+    places = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known)}
+    near = [lowered] if lowered in whole or lowered in places else get_close_matches(lowered, whole, 3, 0.7)
+    near = near or get_close_matches(lowered.rpartition("/")[2], places, 3, 0.7)
+    if near:
+        hint = f"did you mean {' or '.join(whole.get(one) or places[one] for one in near)}?"
+    elif known:
+        hint = "use an IANA name such as Europe/Berlin"
+    else:
+        hint = "this server has no time zone database, so only UTC and offsets such as UTC+2 can be used"
+    raise ToolCallFailed(f"there is no time zone {name!r}; {hint}")
 
 
 def _fixed_zone(name: str) -> tzinfo | None:
@@ -91,20 +113,5 @@ def _fixed_zone(name: str) -> tzinfo | None:
     sign = -1 if offset[1] == "-" else 1
     away = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
     if away > timedelta(hours=14):
-        raise ToolFailure(f"{offset[0]!r} is further from UTC than any place on Earth")
+        raise ToolCallFailed(f"{offset[0]!r} is further from UTC than any place on Earth")
     return timezone(sign * away)
-
-
-def _suggestion(name: str) -> str:
-    known = available_timezones()
-    if not known:
-        return "this server has no time zone database, so only UTC and offsets such as UTC+2 can be used"
-    lowered = name.strip().replace(" ", "_").lower()
-    places = {zone.rpartition("/")[2].lower(): zone for zone in sorted(known)}
-    whole = {zone.lower(): zone for zone in known}
-    if lowered in whole or lowered in places:
-        return f"did you mean {whole.get(lowered) or places[lowered]}?"
-    near = get_close_matches(lowered, whole, 3, 0.7) or get_close_matches(lowered.rpartition("/")[2], places, 3, 0.7)
-    if near:
-        return f"did you mean {' or '.join(whole.get(one) or places[one] for one in near)}?"
-    return "use an IANA name such as Europe/Berlin"

@@ -12,13 +12,21 @@ from subprocess import STDOUT
 from toolgate.conversation.message import Text
 from toolgate.processes.child import ChildProcess
 from toolgate.tools.builtin.granted_folders import GrantedFolders
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import (
+    Annotations,
+    CallPreview,
+    ServerToolDefinition,
+    ToolCallFailed,
+    ToolCallInput,
+    ToolOutput,
+)
 
+# The beginning and the end are kept, because a program prints its errors last.
 MAX_OUTPUT = 128 * 1024
 # What a program needs to find others and to write text, and nothing that could be a key.
 _ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
-SPEC = ToolSpec(
+SPEC = ServerToolDefinition(
     name="run_command",
     description=(
         "Runs a program and returns what it prints and its exit code. The command is a list: the program, then each "
@@ -77,11 +85,11 @@ class CommandTool:
             process = ChildProcess(command, stdout=output, stderr=STDOUT, env=environment, cwd=folder)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "the words cannot be used"
-            raise ToolFailure(f"{command[0]} could not be started: {why}") from None
+            raise ToolCallFailed(f"{command[0]} could not be started: {why}") from None
         try:
             code = await process.wait()
             await output.complete  # which follows at once: the output ends with the program
-        finally:
+        finally:  # also when the call is cancelled: this kills the program and all that it started
             await process.aclose()
         assert code is not None  # there is no time limit here
         verdict = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
@@ -129,5 +137,5 @@ class _BoundedOutput(asyncio.Protocol):
 def _command(invocation: ToolCallInput) -> list[str]:
     command = [str(word) for word in invocation.arguments["command"]]
     if not command[0] or any("\0" in word for word in command):
-        raise ToolFailure("the command names no program, or contains a NUL character")
+        raise ToolCallFailed("the command names no program, or contains a NUL character")
     return command

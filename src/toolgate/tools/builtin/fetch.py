@@ -7,13 +7,20 @@ from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.html_text import readable
 from toolgate.tools.egress import EgressHttpClient, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import MIB, account_of
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import (
+    Annotations,
+    CallPreview,
+    ServerToolDefinition,
+    ToolCallFailed,
+    ToolCallInput,
+    ToolOutput,
+)
 
 MAX_PAGE = 4 * MIB
 DEFAULT_LENGTH = 10_000
 MAX_LENGTH = 100_000
 
-SPEC = ToolSpec(
+SPEC = ServerToolDefinition(
     name="fetch",
     description=(
         "Fetches a public web page or file over http(s) and returns its content as text: HTML as readable text with its "
@@ -99,31 +106,26 @@ class FetchTool:
         start, length = int(arguments.get("start_index", 0)), int(arguments.get("max_length", DEFAULT_LENGTH))
         if response.status >= 400:
             return ToolOutput((Text(f"HTTP {response.status} from {response.url}\n{text[:2000]}"),), is_error=True)
-        return ToolOutput(
-            (Text(_portion(text, start, length, response)),), meta={"url": response.url, "status": response.status}
-        )
+        end = start + length
+        portion = text[start:end]
+        if not text.strip():
+            portion = f"{response.url} has no text."
+        elif start >= len(text):
+            raise ToolCallFailed(f"the text has {len(text)} characters, so it has none from start_index {start} on")
+        elif end < len(text):
+            portion += f"\n\n[{len(text) - end} more characters: call fetch again with start_index={end}]"
+        elif response.truncated:
+            portion += f"\n\n[the page is larger than {MAX_PAGE // MIB} MiB; the rest is left out]"
+        return ToolOutput((Text(portion),), meta={"url": response.url, "status": response.status})
 
 
 def text_of(response: EgressResponse) -> str:
-    """Decode the content as text; ToolFailure if its type is not text."""
+    """Decode the content as text; ToolCallFailed if its type is not text."""
     kind, content_type = response.media_type, response.headers.get("content-type", "")
     if kind in _HTML:
         return readable(decoded(response.body, content_type, html=True), response.url)
+    # Without a type, as many small servers answer, the bytes decide.
     textual = kind.startswith("text/") or kind in _TEXTUAL or kind.endswith(("+json", "+xml", "+yaml"))
     if response.body and ((kind and not textual) or is_binary(response.body)):
-        raise ToolFailure(f"{response.url} is {kind or 'binary'}, which cannot be read as text")
+        raise ToolCallFailed(f"{response.url} is {kind or 'binary'}, which cannot be read as text")
     return decoded(response.body, content_type)
-
-
-def _portion(text: str, start: int, length: int, response: EgressResponse) -> str:
-    if not text.strip():
-        return f"{response.url} has no text."
-    if start >= len(text):
-        raise ToolFailure(f"the text has {len(text)} characters, so it has none from start_index {start} on")
-    end = start + length
-    portion = text[start:end]
-    if end < len(text):
-        portion += f"\n\n[{len(text) - end} more characters: call fetch again with start_index={end}]"
-    elif response.truncated:
-        portion += f"\n\n[the page is larger than {MAX_PAGE // MIB} MiB; the rest is left out]"
-    return portion

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 # Files with secrets, and files that make other programs run commands.
 HIDDEN = (
@@ -47,6 +47,7 @@ HIDDEN = (
     "*.kdbx",
 )
 _MAX_PATH = 4096
+# O_NOFOLLOW: the path was resolved before, so that a link in it can only be one that was swapped in since.
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe would wait for its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -77,7 +78,18 @@ class GrantedFolders:
         for root in roots:
             if not root.is_dir():
                 raise ValueError(f"{root} is not a folder")
-        self._roots = _by_name([os.path.realpath(root) for root in roots])
+        reals = [os.path.realpath(root) for root in roots]
+        self._roots: dict[str, str] = {}
+        if len(reals) == 1:
+            self._roots["."] = reals[0]
+        else:  # named by their last part, with a number where two are the same
+            for real in dict.fromkeys(reals):
+                name = base = os.path.basename(real) or "root"
+                count = 1
+                while name in self._roots:
+                    count += 1
+                    name = f"{base}-{count}"
+                self._roots[name] = real
         self._protected = tuple(os.path.realpath(path) for path in protected)
 
     @property
@@ -90,27 +102,37 @@ class GrantedFolders:
         return tuple(GrantedPath(real, (), name) for name, real in self._roots.items())
 
     def place(self, text: str) -> GrantedPath:
-        """Resolve a path; ToolFailure unless it is inside a root and not hidden."""
+        """Resolve a path; ToolCallFailed unless it is inside a root and not hidden."""
         is_encodable = text.encode("utf-8", "replace").decode() == text  # without halves of surrogate pairs
         if "\0" in text or len(text) > _MAX_PATH or not is_encodable:
-            raise ToolFailure("the path contains a character that no path can have, or is too long")
-        real = os.path.realpath(self._absolute(text.strip() or "."))
+            raise ToolCallFailed("the path contains a character that no path can have, or is too long")
+        path = text.strip() or "."
+        if not os.path.isabs(path) and "." in self._roots:
+            path = os.path.join(self._roots["."], path)
+        elif not os.path.isabs(path):
+            first, _, rest = path.removeprefix("./").partition("/")
+            if first not in self._roots:
+                raise ToolCallFailed(f"the path must begin with one of {self._hint()}")
+            path = os.path.join(self._roots[first], rest)
+        real = os.path.realpath(path)
         for name, root in self._roots.items():
+            # With the separator, or `/data-private` would be inside of `/data`; the root `/` ends with one.
             prefix = root if root.endswith(os.sep) else root + os.sep
             if real == root or real.startswith(prefix):
                 below = tuple(real[len(prefix) :].split(os.sep)) if real != root else ()
                 place = GrantedPath(root, below, "/".join((*(() if name == "." else (name,)), *below)) or ".")
                 self.check(place)
                 return place
-        raise ToolFailure(f"{text!r} is outside the folders that tools may use ({self._hint()})")
+        raise ToolCallFailed(f"{text!r} is outside the folders that tools may use ({self._hint()})")
 
     def check(self, place: GrantedPath) -> None:
-        """Raise ToolFailure if the path is hidden from tools."""
+        """Raise ToolCallFailed if the path is hidden from tools."""
         if self.hides(place):
-            raise ToolFailure(f"{place.shown} is not for tools: it may contain secrets or settings")
+            raise ToolCallFailed(f"{place.shown} is not for tools: it may contain secrets or settings")
 
     def hides(self, place: GrantedPath) -> bool:
         """Whether the path may contain secrets, or belongs to the server itself."""
+        # In lower case, because some file systems open `.ENV` as `.env`.
         if any(fnmatchcase(part.casefold(), pattern) for part in place.parts for pattern in HIDDEN):
             return True
         real = place.real
@@ -133,9 +155,11 @@ class GrantedFolders:
     def file(self, place: GrantedPath) -> Iterator[int]:
         """Open a descriptor of the file, for reading."""
         if not place.parts:
-            raise ToolFailure(f"{place.shown} is a folder; use list_files")
+            raise ToolCallFailed(f"{place.shown} is a folder; use list_files")
         parent = GrantedPath(place.root, place.parts[:-1], place.shown.rpartition("/")[0] or ".")
         with self.folder(parent) as folder, os_errors_as_failures(place):
+            # Checked before, because opening a device can have effects, and again afterwards, because the name may lead
+            # to another file by then.
             self.regular(place, os.stat(place.parts[-1], dir_fd=folder, follow_symlinks=False))
             found = os.open(place.parts[-1], _FILE, dir_fd=folder)
             try:
@@ -145,41 +169,19 @@ class GrantedFolders:
                 os.close(found)
 
     def regular(self, place: GrantedPath, found: os.stat_result) -> None:
-        """Raise ToolFailure unless it is a plain file, and none of the server's own under another name."""
+        """Raise ToolCallFailed unless it is a plain file, and none of the server's own under another name."""
         if stat.S_ISDIR(found.st_mode):
-            raise ToolFailure(f"{place.shown} is a folder; use list_files")
+            raise ToolCallFailed(f"{place.shown} is a folder; use list_files")
         if not stat.S_ISREG(found.st_mode):
-            raise ToolFailure(f"{place.shown} is not a plain file")
+            raise ToolCallFailed(f"{place.shown} is not a plain file")
+        # A hard link has another path and the same inode.
         for path in self._protected:
             with suppress(OSError):  # the server's file need not exist
                 if os.path.samestat(found, os.stat(path)):
-                    raise ToolFailure(f"{place.shown} is not for tools: it belongs to the server")
-
-    def _absolute(self, text: str) -> str:
-        if os.path.isabs(text):
-            return text
-        if "." in self._roots:
-            return os.path.join(self._roots["."], text)
-        first, _, rest = text.removeprefix("./").partition("/")
-        if first not in self._roots:
-            raise ToolFailure(f"the path must begin with one of {self._hint()}")
-        return os.path.join(self._roots[first], rest)
+                    raise ToolCallFailed(f"{place.shown} is not for tools: it belongs to the server")
 
     def _hint(self) -> str:
         return "paths are relative to their top" if "." in self._roots else ", ".join(self._roots)
-
-
-def _by_name(reals: Sequence[str]) -> dict[str, str]:
-    """Name the roots by their last part, with a number where two are the same."""
-    if len(reals) == 1:
-        return {".": reals[0]}
-    named: dict[str, str] = {}
-    for real in dict.fromkeys(reals):
-        name, count = os.path.basename(real) or "root", 1
-        while (name if count == 1 else f"{name}-{count}") in named:
-            count += 1
-        named[name if count == 1 else f"{name}-{count}"] = real
-    return named
 
 
 def _step(here: int, part: str, create: bool) -> int:
@@ -197,11 +199,11 @@ def _step(here: int, part: str, create: bool) -> int:
 
 @contextmanager
 def os_errors_as_failures(place: GrantedPath) -> Iterator[None]:
-    """Map errors of the operating system to ToolFailure, with a message for the model."""
+    """Map errors of the operating system to ToolCallFailed, with a message for the model."""
     try:
         yield
     except FileNotFoundError:
-        raise ToolFailure(f"there is no {place.shown}") from None
+        raise ToolCallFailed(f"there is no {place.shown}") from None
     except OSError as error:
         match error.errno:
             case errno.ELOOP | errno.ENOTDIR | errno.EMLINK:
@@ -214,4 +216,4 @@ def os_errors_as_failures(place: GrantedPath) -> Iterator[None]:
                 why = "has a name that is too long"
             case _:
                 why = f"could not be used ({errno.errorcode.get(error.errno or 0, 'unknown error')})"
-        raise ToolFailure(f"{place.shown} {why}") from None
+        raise ToolCallFailed(f"{place.shown} {why}") from None

@@ -13,12 +13,16 @@ from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct
 
+# The possessive quantifiers, such as `*+`, never give back what they have matched: a page that is made to fail at the last
+# character costs one pass and not one for each place.
 _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*+)")
+# To the `>` that ends a tag, past those in quoted attributes: `<a title="a > b">`.
 _QUOTED_END = re.compile(r"""[^>"']*+(?>(?:(?:"[^"]*+"|'[^']*+')[^>"']*+)*)>""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>"']++)))?""")
 _SPACES = re.compile(r"[ \t\r\n\f\u00a0]+")
 _OPENING = re.compile(r"<(?=[A-Za-z/!?])")
 
+# Elements whose content is skipped or read as it is, up to their end tag: a `<` in a script opens no tag.
 _RAW = frozenset({"script", "style", "noscript", "template", "iframe", "textarea", "title", "svg", "math", "object"})
 _RAW_END = {tag: re.compile(rf"</{tag}[\s/>]", re.IGNORECASE) for tag in _RAW}
 _OVERLAP = 16  # longer than any of these
@@ -30,12 +34,13 @@ _BLOCKS = frozenset(
         *("tr", "ul"),
     }
 )
+# Blocks with an empty line before and after them.
 _APART = frozenset({"p", "table", "ul", "ol", "dl", "blockquote", "figure", "section", "article", "pre"})
 _HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
 _MAX_LINK = 2000
 _MAX_TOKENS = 250_000
+# Characters that are searched in one call, during which no other thread runs; a tag may not be longer.
 _SLICE = 64 * 1024
-"""Characters that are searched in one call, during which no other thread runs; a tag may not be longer."""
 
 
 class HtmlToken(Struct, frozen=True):
@@ -53,8 +58,10 @@ def tokens(page: str) -> Iterator[HtmlToken]:
         start = opening.start()
         yield from _texts(page, place, start)
         name = _NAME.match(page, start)
-        if name is None:
-            place = _after_other(page, start)
+        if name is None:  # a comment, a declaration or a stray end tag such as `</>`
+            ending = "-->" if page.startswith("<!--", start) else ">"
+            end = page.find(ending, start + 4 if ending == "-->" else start)
+            place = len(page) if end < 0 else end + len(ending)
             continue
         end = _tag_end(page, name.end(), respects_quotes)
         if end < 0 and respects_quotes:  # a quote is never closed: from here on quotes are ignored
@@ -91,15 +98,6 @@ def _found(pattern: re.Pattern[str], page: str, start: int) -> re.Match[str] | N
             return found
         start += _SLICE - _OVERLAP
     return None
-
-
-def _after_other(page: str, start: int) -> int:
-    """Return the position after a comment, a declaration or a stray end tag."""
-    if page.startswith("<!--", start):
-        end = page.find("-->", start + 4)
-        return len(page) if end < 0 else end + 3
-    end = page.find(">", start)
-    return len(page) if end < 0 else end + 1
 
 
 def _tag_end(page: str, start: int, respects_quotes: bool) -> int:
@@ -144,9 +142,9 @@ class _TextWriter:
         self._fresh = True  # a space would be superfluous here
         self._breaks = 2  # line breaks that the text ends with
         self._preformatted = 0
-        self._lists: list[int | None] = []
-        self._link: tuple[str, int] | None = None
-        self._cells = 0
+        self._lists: list[int | None] = []  # the open lists: the number of the last item, None without numbers
+        self._link: tuple[str, int] | None = None  # the open link: its href, and where its text begins in `_out`
+        self._cells = 0  # of the open table row
         self._marked = False  # behind the mark of a heading or item, before its text
 
     def write(self, token: HtmlToken) -> None:
@@ -208,7 +206,7 @@ class _TextWriter:
             self._mark(f"{_HEADINGS[tag]} ")
         elif tag == "a":
             self._end_link()
-            self._link = (self._address(attributes(rest).get("href", "")), len(self._out))
+            self._link = (attributes(rest).get("href", ""), len(self._out))
         elif tag == "img":
             alt = attributes(rest).get("alt", "").strip()
             self._write(f"[image: {alt}]" if alt else "")
@@ -221,13 +219,7 @@ class _TextWriter:
         elif tag in ("td", "th"):
             self._write(" | " if self._cells else "")
             self._cells += 1
-        else:
-            self._block(tag)
-
-    def _block(self, tag: str) -> None:
-        if tag in ("ul", "ol"):
-            self._lists.append(0 if tag == "ol" else None)
-        if tag == "li":
+        elif tag == "li":
             self._marked = False
             self._line()
             mark = "-"
@@ -236,6 +228,8 @@ class _TextWriter:
                 mark = f"{count + 1}."
             self._mark(f"{'  ' * min(len(self._lists) - 1, 8)}{mark} ")
         elif tag in _BLOCKS:
+            if tag in ("ul", "ol"):
+                self._lists.append(0 if tag == "ol" else None)
             self._cells = 0
             self._line(apart=tag in _APART and len(self._lists) < 2)
             self._write("---\n" if tag == "hr" else "")
@@ -257,23 +251,21 @@ class _TextWriter:
     def _end_link(self) -> None:
         if self._link is None:
             return
-        (address, start), self._link = self._link, None
-        words = "".join(self._out[start:]).strip()
-        if address and words:
-            if "\n" in words:  # a link around whole blocks: the address follows them
-                self._write(f" ({address})")
-            else:
-                self._out[start:] = [f"[{words}]({address})"]
-                self._fresh = False
-
-    def _address(self, href: str) -> str:
+        (href, start), self._link = self._link, None
+        text = "".join(self._out[start:]).strip()
         try:
             address = urljoin(self._base, href.strip())
             scheme = urlsplit(address).scheme
         except ValueError:
-            return ""
-        good = scheme in ("http", "https", "mailto") and len(address) <= _MAX_LINK and not href.startswith("#")
-        return address if good else ""
+            return
+        # Only the text stays of links inside the page and of those that a model cannot fetch, such as `javascript:`.
+        if not text or href.startswith("#") or scheme not in ("http", "https", "mailto") or len(address) > _MAX_LINK:
+            return
+        if "\n" in text:  # a link around whole blocks: the address follows them
+            self._write(f" ({address})")
+        else:
+            self._out[start:] = [f"[{text}]({address})"]
+            self._fresh = False
 
 
 def readable(page: str, base: str) -> str:

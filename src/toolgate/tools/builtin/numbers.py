@@ -9,22 +9,24 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TypeAlias
 
-from toolgate.tools.tool import ToolFailure
+from toolgate.tools.tool import ToolCallFailed
 
 Number: TypeAlias = int | Fraction | float
 
-MAX_BITS = 13_000  # some 3,900 digits
+# Some 3,900 digits, fewer than the 4,300 up to which Python converts an int to text.
+MAX_BITS = 13_000
+# Digits after the point of a decimal that is written exactly: 1/2**60 has 60 of them.
 _LONGEST_DECIMAL = 60
 
 
 def bounded(value: Number) -> Number:
-    """Return the number in its simplest form; ToolFailure if it is too large."""
+    """Return the number in its simplest form; ToolCallFailed if it is too large."""
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ToolFailure("the result is too large for a floating-point number, or is no number at all")
+            raise ToolCallFailed("the result is too large for a floating-point number, or is no number at all")
         return value
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-        raise ToolFailure(f"the result has more than {MAX_BITS // 10 * 3} digits; use logarithms instead")
+        raise ToolCallFailed(f"the result has more than {MAX_BITS // 10 * 3} digits; use logarithms instead")
     return value.numerator if value.denominator == 1 else value
 
 
@@ -33,13 +35,13 @@ def floating(value: Number) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ToolFailure("a number is too large for this function") from None
+        raise ToolCallFailed("a number is too large for this function") from None
 
 
 def divide(left: Number, right: Number) -> Number:
     """The quotient, exact where both are."""
     if not right:
-        raise ToolFailure("division by zero")
+        raise ToolCallFailed("division by zero")
     if isinstance(left, float) or isinstance(right, float):
         return floating(left) / floating(right)
     return Fraction(left) / Fraction(right)
@@ -48,37 +50,38 @@ def divide(left: Number, right: Number) -> Number:
 def floor_divide(left: Number, right: Number) -> Number:
     """The quotient, rounded down."""
     if not right:
-        raise ToolFailure("division by zero")
+        raise ToolCallFailed("division by zero")
     return left // right
 
 
 def modulo(left: Number, right: Number) -> Number:
     """The remainder of a division, with the sign of the divisor."""
     if not right:
-        raise ToolFailure("modulo by zero")
+        raise ToolCallFailed("modulo by zero")
     return left % right
 
 
 def power(base: Number, exponent: Number) -> Number:
     """A power; the size of an exact one is checked before it is computed."""
     if not base and exponent < 0:
-        raise ToolFailure("zero cannot be raised to a negative power")
+        raise ToolCallFailed("zero cannot be raised to a negative power")
     if isinstance(exponent, int) and not isinstance(base, float):
+        # `9**9**9` would take hours and all memory.
         size = max(abs(base.numerator), base.denominator)
         if size > 1 and abs(exponent) * (size.bit_length() - 1) > MAX_BITS:
-            raise ToolFailure(f"the result has more than {MAX_BITS // 10 * 3} digits; use logarithms instead")
+            raise ToolCallFailed(f"the result has more than {MAX_BITS // 10 * 3} digits; use logarithms instead")
         return Fraction(base) ** exponent
     if exponent == Fraction(1, 2):
         return square_root(base)
     if base < 0 and exponent != int(exponent):
-        raise ToolFailure("a negative number has no real power with a fractional exponent")
+        raise ToolCallFailed("a negative number has no real power with a fractional exponent")
     return math.pow(floating(base), floating(exponent))
 
 
 def square_root(value: Number) -> Number:
     """The square root, exact where it is rational."""
     if value < 0:
-        raise ToolFailure("a negative number has no real square root")
+        raise ToolCallFailed("a negative number has no real square root")
     if not isinstance(value, float):
         above, below = math.isqrt(value.numerator), math.isqrt(value.denominator)
         if above * above == value.numerator and below * below == value.denominator:
@@ -89,7 +92,7 @@ def square_root(value: Number) -> Number:
 def logarithm(value: Number, base: Number | None = None) -> Number:
     """The natural logarithm, or that to a base."""
     if value <= 0 or (base is not None and (base <= 0 or base == 1)):
-        raise ToolFailure("a logarithm needs a positive number and a positive base other than 1")
+        raise ToolCallFailed("a logarithm needs a positive number and a positive base other than 1")
     natural = _ln(value)
     return natural if base is None else natural / _ln(base)
 
@@ -103,7 +106,7 @@ def rounded(value: Number, digits: Number = 0) -> Number:
     """Round to a number of digits after the point, halves away from zero, as people do."""
     places = whole(digits, "the number of digits")
     if abs(places) > 100:
-        raise ToolFailure("a number can be rounded to at most 100 digits")
+        raise ToolCallFailed("a number can be rounded to at most 100 digits")
     scale = Fraction(10) ** places
     scaled = abs(Fraction(value)) * scale
     result = Fraction(math.floor(scaled + Fraction(1, 2))) / scale
@@ -111,9 +114,9 @@ def rounded(value: Number, digits: Number = 0) -> Number:
 
 
 def whole(value: Number, what: str) -> int:
-    """Convert a number to an int; ToolFailure if it is not whole."""
+    """Convert a number to an int; ToolCallFailed if it is not whole."""
     if value != int(value):
-        raise ToolFailure(f"{what} must be a whole number")
+        raise ToolCallFailed(f"{what} must be a whole number")
     return int(value)
 
 
@@ -123,7 +126,7 @@ def natural(function: Callable[..., int], limit: int) -> Callable[..., Number]:
     def call(*values: Number) -> Number:
         numbers = [whole(value, "the argument") for value in values]
         if any(number < 0 or number > limit for number in numbers):
-            raise ToolFailure(f"the argument must lie between 0 and {limit}")
+            raise ToolCallFailed(f"the argument must lie between 0 and {limit}")
         return function(*numbers)
 
     return call
@@ -141,12 +144,13 @@ def real(function: Callable[..., float]) -> Callable[..., Number]:
         try:
             return function(*map(floating, values))
         except (ValueError, OverflowError):
-            raise ToolFailure("the function has no finite value there") from None
+            raise ToolCallFailed("the function has no finite value there") from None
 
     return call
 
 
 CONSTANTS: Mapping[str, Number] = {"pi": math.pi, "e": math.e, "tau": math.tau}
+# Each function with the smallest and the largest number of its arguments.
 FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int, int]] = {
     "abs": (abs, 1, 1),
     "sqrt": (square_root, 1, 1),
@@ -154,6 +158,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int, int]] = {
     "exp": (real(math.exp), 1, 1),
     "ln": (logarithm, 1, 1),
     "log": (logarithm, 1, 2),
+    # `logarithm` refuses what is not positive; `math.log2` is exact for powers of two.
     "log2": (lambda value: logarithm(value) and real(math.log2)(value), 1, 1),
     "log10": (lambda value: logarithm(value) and real(math.log10)(value), 1, 1),
     "sin": (real(math.sin), 1, 1),
@@ -185,7 +190,6 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int, int]] = {
     "perm": (natural(math.perm, 5000), 2, 2),
     "pow": (power, 2, 2),
 }
-"""Each function with the smallest and the largest number of its arguments."""
 
 
 def decimal_text(value: Number) -> str:
@@ -205,6 +209,7 @@ def is_exact(value: Number) -> bool:
 
 def _decimal(value: Fraction) -> str | None:
     """Write a fraction in decimal; None if its digits do not end soon."""
+    # The digits end if and only if the denominator has no prime factor but 2 and 5.
     rest, places = value.denominator, 0
     for prime in (2, 5):
         count = 0

@@ -10,15 +10,23 @@ from msgspec import Struct
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import (
+    Annotations,
+    CallPreview,
+    ServerToolDefinition,
+    ToolCallFailed,
+    ToolCallInput,
+    ToolOutput,
+)
 
 READING = Annotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 MAX_ENTRIES = 1000
+# Below the limit of a tool's output, so that the model reads our note about the rest and no cut in the middle of a line.
 MAX_TEXT = 200 * 1024
 MAX_IMAGE = 5 * 1024 * 1024
 DEFAULT_LINES = 2000
 
-LIST_SPEC = ToolSpec(
+LIST_SPEC = ServerToolDefinition(
     name="list_files",
     description=(
         "Lists a folder: names, sizes in bytes, and a slash behind folders. "
@@ -46,7 +54,7 @@ LIST_SPEC = ToolSpec(
     tags=("builtin", "files"),
     annotations=READING,
 )
-READ_SPEC = ToolSpec(
+READ_SPEC = ServerToolDefinition(
     name="read_file",
     description=(
         "Reads a text file, or shows an image (PNG, JPEG, GIF, WebP). "
@@ -139,6 +147,7 @@ def entries(roots: GrantedFolders, place: GrantedPath) -> list[FolderEntry]:
     with roots.folder(place) as folder, os.scandir(folder) as names:
         for name in names:
             inner = place.below(name.name)
+            # A name with a line break could pass for several entries.
             if roots.hides(inner) or not name.name.isprintable():
                 continue
             is_file = name.is_file(follow_symlinks=False)
@@ -167,6 +176,7 @@ class ReadFileTool:
 
     def _read(self, path: str, first: int, count: int) -> ToolOutput:
         place = self._roots.place(path)
+        # A duplicate, because both contexts close their descriptor.
         with self._roots.file(place) as found, os.fdopen(os.dup(found), "rb") as file:
             beginning = file.read(8192)
             file.seek(0)
@@ -175,23 +185,29 @@ class ReadFileTool:
             if mime:
                 raw = file.read(MAX_IMAGE + 1)
                 if len(raw) > MAX_IMAGE:
-                    raise ToolFailure(f"{place.shown} is a picture of more than {MAX_IMAGE // 1024 // 1024} MiB")
+                    raise ToolCallFailed(f"{place.shown} is a picture of more than {MAX_IMAGE // 1024 // 1024} MiB")
                 image = Media("image", mime, data=b64encode(raw).decode("ascii"), name=place.parts[-1])
                 return ToolOutput((Text(f"{place.shown} ({mime}, {len(raw)} bytes):"), image))
             if is_binary(beginning):
-                raise ToolFailure(f"{place.shown} is a binary file, which cannot be read as text")
+                raise ToolCallFailed(f"{place.shown} is a binary file, which cannot be read as text")
             return ToolOutput((Text(portion(place, file, first, count)),))
 
 
 def portion(place: GrantedPath, file: BufferedReader, first: int, count: int) -> str:
     """Read `count` lines of a file from the first one on, with a note about the rest."""
-    if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return _utf16_portion(place, file, first, count)
+    if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):  # UTF-16, whose line ends are not single bytes
+        whole = decoded(file.read(4 * MAX_TEXT)).splitlines()
+        if first > max(len(whole), 1):
+            raise ToolCallFailed(f"{place.shown} has fewer than {first} lines, or is too long to be read in UTF-16")
+        rest = len(whole) > first - 1 + count or bool(file.read(1))
+        text = "\n".join(whole[first - 1 : first - 1 + count])
+        return f"{text}\n[more lines follow: call read_file again with offset={first + count}]" if rest else text
+    # In pieces, because a file may consist of one line of gigabytes. A piece is a line only if it ends like one.
     skipped = first - 1
     while skipped and (piece := file.readline(MAX_TEXT)):
         skipped -= piece.endswith(b"\n")
     if skipped:
-        raise ToolFailure(f"{place.shown} has fewer than {first} lines")
+        raise ToolCallFailed(f"{place.shown} has fewer than {first} lines")
     raw, lines = bytearray(), 0
     while lines < count and len(raw) < MAX_TEXT and (piece := file.readline(MAX_TEXT - len(raw))):
         raw += piece
@@ -202,13 +218,3 @@ def portion(place: GrantedPath, file: BufferedReader, first: int, count: int) ->
     if not raw.endswith(b"\n"):
         return f"{text}\n[line {first + lines} is cut here: it is too long to be shown whole]"
     return f"{text}[more lines follow: call read_file again with offset={first + lines}]"
-
-
-def _utf16_portion(place: GrantedPath, file: BufferedReader, first: int, count: int) -> str:
-    """Read lines of a file in UTF-16, whose line ends are not single bytes."""
-    lines = decoded(file.read(4 * MAX_TEXT)).splitlines()
-    if first > max(len(lines), 1):
-        raise ToolFailure(f"{place.shown} has fewer than {first} lines, or is too long to be read in UTF-16")
-    rest = len(lines) > first - 1 + count or bool(file.read(1))
-    text = "\n".join(lines[first - 1 : first - 1 + count])
-    return f"{text}\n[more lines follow: call read_file again with offset={first + count}]" if rest else text

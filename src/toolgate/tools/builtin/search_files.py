@@ -13,11 +13,12 @@ from toolgate.conversation.message import Text
 from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath
 from toolgate.tools.builtin.read_files import READING, entries
-from toolgate.tools.tool import CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ServerToolDefinition, ToolCallFailed, ToolCallInput, ToolOutput
 
 MAX_FILES = 20_000
 MAX_BYTES = 64 * 1024 * 1024
 MAX_FILE = 2 * 1024 * 1024
+# Less than the default limit of a call, so that what was found until then is returned.
 MAX_SECONDS = 8.0
 MAX_RESULTS = 500
 MAX_LINE = 300
@@ -25,7 +26,7 @@ SKIPPED = frozenset(
     {"node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 )
 
-SPEC = ToolSpec(
+SPEC = ServerToolDefinition(
     name="search_files",
     description=(
         "Finds files by name and, if text is given, the lines that contain it. "
@@ -142,7 +143,7 @@ class _Search:
             folder = folders.pop()
             try:
                 inside = entries(self._roots, folder)
-            except ToolFailure:  # it may not be read, or was deleted meanwhile
+            except ToolCallFailed:  # it may not be read, or was deleted meanwhile
                 if folder is top:
                     raise
                 continue
@@ -158,7 +159,7 @@ class _Search:
         try:
             with self._roots.file(place) as found, os.fdopen(os.dup(found), "rb") as file:
                 raw = file.read(MAX_FILE)
-        except ToolFailure:
+        except ToolCallFailed:
             return
         self._bytes += len(raw)
         if is_binary(raw):
@@ -166,6 +167,7 @@ class _Search:
         content = decoded(raw)
         exact = self._query.case_sensitive
         text = text if exact else text.lower()
+        # One search in all of it is much faster than one in each line, and most files do not have the text.
         if text not in (content if exact else content.lower()):
             return
         for number, line in enumerate(content.splitlines(), 1):
@@ -184,7 +186,9 @@ class _Search:
 
 def fits(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     """Whether the parts of a path match a pattern, whose `**` stands for any number of parts; takes polynomial time."""
-    reached = {0}  # how many parts of the pattern may have been matched so far
+    # All possibilities at once, as a finite automaton does: trying them one after the other takes time that grows
+    # exponentially with the number of `**`. The set holds how many parts of the pattern may have been matched so far.
+    reached = {0}
     for part in parts:
         reached = _through(reached, pattern)
         reached = {

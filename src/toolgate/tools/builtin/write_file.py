@@ -10,13 +10,21 @@ from itertools import islice
 from toolgate.conversation.message import Text
 from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath, os_errors_as_failures
-from toolgate.tools.tool import Annotations, CallPreview, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import (
+    Annotations,
+    CallPreview,
+    ServerToolDefinition,
+    ToolCallFailed,
+    ToolCallInput,
+    ToolOutput,
+)
 
 MAX_CONTENT = 1024 * 1024
+# Bytes up to which old and new content are compared: difflib takes long for more.
 _MAX_PREVIEWED = 64 * 1024
 _PREVIEW_LINES = 40
 
-SPEC = ToolSpec(
+SPEC = ServerToolDefinition(
     name="write_file",
     description=(
         "Writes a text file, replacing what was there; missing folders are made. "
@@ -62,28 +70,31 @@ class WriteFileTool:
 
     def _prepare(self, path: str, content: str) -> CallPreview:
         place = self._roots.place(path)
-        before = self._present_content(place)
-        size = f"{len(_encoded(content))} bytes"
-        if before is None:
-            title, shown = f"Create {place.shown}?", "\n".join(content.splitlines()[:_PREVIEW_LINES])
-        else:
-            title, shown = f"Overwrite {place.shown}?", _difference(before, content)
-        return CallPreview(message=f"Write {place.shown} ({size})", title=title, question=f"{size}\n{shown}")
-
-    def _present_content(self, place: GrantedPath) -> bytes | None:
-        """Read as much of the file as is compared; None if there is no such file."""
+        before: bytes | None = None
         try:
             with self._roots.file(place) as found:
-                return os.read(found, _MAX_PREVIEWED + 1)
-        except ToolFailure:
-            if os.path.lexists(place.real):
+                before = os.read(found, _MAX_PREVIEWED + 1)
+        except ToolCallFailed:
+            if os.path.lexists(place.real):  # it cannot be opened, so that it will not be overwritten either
                 raise
-            return None
+        size = f"{len(_encoded(content))} bytes"
+        title = f"Create {place.shown}?" if before is None else f"Overwrite {place.shown}?"
+        if before is None:
+            shown = "\n".join(content.splitlines()[:_PREVIEW_LINES])
+        elif len(before) > _MAX_PREVIEWED or len(content) > _MAX_PREVIEWED or is_binary(before):
+            shown = "(too large or not text: the difference is not shown)"
+        else:
+            changes = unified_diff(decoded(before).splitlines(), content.splitlines(), "now", "then", lineterm="", n=2)
+            lines = list(islice(changes, _PREVIEW_LINES + 1))
+            if len(lines) > _PREVIEW_LINES:
+                lines[_PREVIEW_LINES:] = ["… (more changes follow)"]
+            shown = "\n".join(lines) or "(nothing would change)"
+        return CallPreview(message=f"Write {place.shown} ({size})", title=title, question=f"{size}\n{shown}")
 
     def _write(self, path: str, content: str) -> ToolOutput:
         place, raw = self._roots.place(path), _encoded(content)
         if not place.parts:
-            raise ToolFailure(f"{place.shown} is a folder")
+            raise ToolCallFailed(f"{place.shown} is a folder")
         folder = GrantedPath(place.root, place.parts[:-1], place.shown.rpartition("/")[0] or ".")
         with self._roots.folder(folder, create=True) as inside, os_errors_as_failures(place):
             existed = self._replace(inside, place, raw)
@@ -96,20 +107,22 @@ class WriteFileTool:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             self._roots.regular(place, found)
             mode = found.st_mode & 0o777
-        beside = f".{secrets.token_hex(8)}.tmp"
+        # Written beside the file and renamed: a reader sees the old content or the new one, and a full disk or a crash
+        # leaves the old one.
+        temporary = f".{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, 0o666, dir_fd=folder), "wb") as file:
+        with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
             try:
                 file.write(raw)
                 file.flush()
                 if mode is not None:
                     os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
-                os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
-                os.unlink(beside, dir_fd=folder)
+                os.unlink(temporary, dir_fd=folder)
                 raise
-        os.fsync(folder)
+        os.fsync(folder)  # the new name is an entry of the folder, which is written apart from the file
         return mode is not None
 
 
@@ -117,17 +130,7 @@ def _encoded(content: str) -> bytes:
     try:
         raw = content.encode()
     except UnicodeEncodeError:
-        raise ToolFailure("the content contains half of a surrogate pair, which cannot be written") from None
+        raise ToolCallFailed("the content contains half of a surrogate pair, which cannot be written") from None
     if len(raw) > MAX_CONTENT:
-        raise ToolFailure(f"the content is larger than {MAX_CONTENT} bytes")
+        raise ToolCallFailed(f"the content is larger than {MAX_CONTENT} bytes")
     return raw
-
-
-def _difference(before: bytes, content: str) -> str:
-    if len(before) > _MAX_PREVIEWED or len(content) > _MAX_PREVIEWED or is_binary(before):
-        return "(too large or not text: the difference is not shown)"
-    lines = unified_diff(decoded(before).splitlines(), content.splitlines(), "now", "then", lineterm="", n=2)
-    shown = list(islice(lines, _PREVIEW_LINES + 1))
-    if len(shown) > _PREVIEW_LINES:
-        shown[_PREVIEW_LINES:] = ["… (more changes follow)"]
-    return "\n".join(shown) or "(nothing would change)"

@@ -6,6 +6,8 @@ from typing import TypeAlias
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
+# Written out instead of `is_global` of `ipaddress`, whose lists change between versions of Python and let some clouds'
+# own addresses pass.
 _NOT_PUBLIC_V4 = tuple(
     map(
         IPv4Network,
@@ -29,6 +31,7 @@ _NOT_PUBLIC_V4 = tuple(
         ),
     )
 )
+# The only part of IPv6 that is assigned to the public Internet.
 _PUBLIC_V6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_V6 = tuple(
     map(

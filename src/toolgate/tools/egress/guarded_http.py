@@ -11,10 +11,10 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.tools.egress.account_allowance import EgressBudget
+from toolgate.tools.egress.account_request_quota import EgressBudget
 from toolgate.tools.egress.http import EgressNoResponse, EgressRefused, EgressRequest, EgressResponse
 from toolgate.tools.egress.policy import EgressPolicy
-from toolgate.tools.egress.url import EgressTarget, follow, read_url
+from toolgate.tools.egress.url import ParsedEgressUrl, follow, read_url
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -22,7 +22,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _HARMLESS = frozenset({"accept", "accept-language", "user-agent"})
 
 
-class HttpHop(Struct, frozen=True):
+class HttpHopLogEntry(Struct, frozen=True):
     """One exchange that was made, for logs and metrics; `status` is None if there was no response."""
 
     account: str
@@ -33,17 +33,17 @@ class HttpHop(Struct, frozen=True):
     status: int | None
 
 
-OnHop: TypeAlias = Callable[[HttpHop], None]
+OnHop: TypeAlias = Callable[[HttpHopLogEntry], None]
 
 
 class PinnedAddressTransport(Protocol):
     """Makes one exchange with one of the given addresses and no other."""
 
-    async def carry(self, target: EgressTarget, addresses: Sequence[str], request: EgressRequest) -> EgressResponse:
+    async def carry(self, target: ParsedEgressUrl, addresses: Sequence[str], request: EgressRequest) -> EgressResponse:
         """Return the response as it comes, a redirect included; EgressNoResponse if there is none."""
 
 
-def ignore_hop(hop: HttpHop) -> None:
+def ignore_hop(hop: HttpHopLogEntry) -> None:
     """Record nothing."""
 
 
@@ -72,6 +72,7 @@ class GuardedHttp:
         try:
             async with asyncio.timeout(request.seconds):
                 for _ in range(request.redirects + 1):
+                    # The name is looked up and checked again at every hop: a public page may redirect to 127.0.0.1.
                     response = await self._exchange(target, request)
                     location = response.headers.get("location")
                     if response.status not in _REDIRECTS or location is None or not request.redirects:
@@ -82,8 +83,9 @@ class GuardedHttp:
             raise EgressNoResponse(f"{first.host} did not answer within {request.seconds:g} s") from None
         raise EgressRefused(f"more than {request.redirects} redirects")
 
-    async def _exchange(self, target: EgressTarget, request: EgressRequest) -> EgressResponse:
+    async def _exchange(self, target: ParsedEgressUrl, request: EgressRequest) -> EgressResponse:
         addresses = await self._policy.addresses(target)
+        # What a tool can send out is its URL, headers and body: a page could be read and sent elsewhere in a query.
         headers = sum([len(name) + len(value) + 4 for name, value in request.headers.items()])
         sent = len(target.rest) + headers + len(request.body)
         self._budget.spend(request.account, sent)
@@ -92,12 +94,13 @@ class GuardedHttp:
             response = await self._carrier.carry(target, addresses, request)
             status = response.status
         finally:
-            self._on_hop(HttpHop(request.account, request.method, target.host, target.port, sent, status))
+            self._on_hop(HttpHopLogEntry(request.account, request.method, target.host, target.port, sent, status))
         return replace(response, url=target.url)
 
 
 def redirected(request: EgressRequest, status: int, *, crossing: bool) -> EgressRequest:
     """Make the request for the next hop: no credential and no request with effects is sent to another origin."""
+    # As browsers do: 303 asks for a GET, and 301 and 302 after a POST have meant one since HTTP/1.0.
     if status == 303 or (status in (301, 302) and request.method == "POST"):
         method = "HEAD" if request.method == "HEAD" else "GET"
         headers = {name: value for name, value in request.headers.items() if name.lower() != "content-type"}

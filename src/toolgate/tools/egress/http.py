@@ -5,12 +5,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from toolgate.tools.tool import ToolCallInput, ToolFailure, TransientToolFailure
+from toolgate.tools.tool import ToolCallFailed, ToolCallInput, TransientToolFailure
 
 MIB = 1024 * 1024
 
 
-class EgressRefused(ToolFailure):
+class EgressRefused(ToolCallFailed):
     """The request may not be made; nothing was sent to its destination."""
 
 

@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 from toolgate.scheduling import CALLER, FairSemaphore
 
 THREADS = 64
+# Threads that one caller may use at a time.
 SHARE = 8
-"""Threads that one caller may use at a time."""
 
 
 class NameLookup:
@@ -29,6 +29,7 @@ class NameLookup:
     async def __call__(self, host: str, port: int) -> list[str]:
         """Return the addresses of a host, as text; OSError if there are none."""
         caller, loop = CALLER.get(), asyncio.get_running_loop()
+        # A weak value: it is there while a lookup of the caller holds it, and costs nothing afterwards.
         share = self._shares.get(caller)
         if share is None:
             share = self._shares[caller] = asyncio.Semaphore(self._share)
@@ -40,6 +41,8 @@ class NameLookup:
             raise
         found: asyncio.Future[list[str]] = loop.create_future()
 
+        # The thread gives its place back, not the call: a call that is cancelled leaves its thread behind, which is
+        # still blocked.
         def end(addresses: list[str], error: Exception | None) -> None:
             share.release()
             self._threads.release(caller)

@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolgate.auth.authenticator import Caller
+from toolgate.conversation.call_ids import new_call_id
 from toolgate.conversation.errors import NotFound
-from toolgate.conversation.ids import new_call_id
 from toolgate.tools.execution.prepare_run import ToolRunPreparer
 from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.runner import ApprovalPendingOutcome, CallApprovalOptions, ToolRunner, new_invocation
 from toolgate.tools.selection import EVERYTHING, NOTHING, ToolRights, ToolSelection
-from toolgate.tools.tool import OnChange, ReportProgress, Tool, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import OnChange, ReportProgress, ServerToolDefinition, Tool, ToolCallFailed, ToolOutput
 
 
 class RegistryToolCatalog:
-    """The tools of the registry, as the MCP server offers them (`toolgate.mcp.server.tool_catalog.ToolCatalog`)."""
+    """The tools of the registry, as the MCP server offers them (`toolgate.mcp.server.tool_catalog_protocol.ToolCatalog`)."""
 
     def __init__(self, registry: ToolRegistry, runner: ToolRunner, tool_runs: ToolRunPreparer) -> None:
         """`tool_runs` has the defaults in force."""
@@ -25,17 +25,17 @@ class RegistryToolCatalog:
     async def settled(self) -> None:
         await self._registry.settled()
 
-    def tools(self, caller: Caller) -> Sequence[ToolSpec]:
+    def tools(self, caller: Caller) -> Sequence[ServerToolDefinition]:
         return [tool.spec for tool in self._selection(caller).tools]
 
-    def find(self, caller: Caller, name: str) -> ToolSpec | None:
+    def find(self, caller: Caller, name: str) -> ServerToolDefinition | None:
         tool = self._found(caller, name)
         return tool.spec if tool else None
 
     async def call(
         self, caller: Caller, name: str, arguments: Mapping[str, Any], text: str, report: ReportProgress, session: str
     ) -> ToolOutput:
-        """Run a tool after its approval; ToolFailure if that was not given in time."""
+        """Run a tool after its approval; ToolCallFailed if that was not given in time."""
         tool = self._found(caller, name)
         if tool is None:
             raise NotFound(f"There is no tool {name[:100]!r}.", param="name", code="unknown_tool")
@@ -46,7 +46,7 @@ class RegistryToolCatalog:
             CallApprovalOptions(invocation.call_id, hold_seconds=self._tool_runs.defaults.hold_seconds),
         )
         if isinstance(outcome, ApprovalPendingOutcome):
-            raise ToolFailure(
+            raise ToolCallFailed(
                 f"The call of {name} waits for approval {outcome.approval} and was not run. "
                 "Once it is approved, make the same call again."
             )

@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from toolgate.engine.ports import CallOutcome
-from toolgate.tools.execution.durable import ReplayableApprovals
-from toolgate.tools.tool import ApprovalVerdict, ProposedCall, Stance, ToolSpec
+from toolgate.tools.execution.durable import ApprovalsWithRecordedUse
+from toolgate.tools.tool import CallApprovalOutcome, ProposedCall, ServerToolDefinition, Stance
 
 
 class ApprovalWaitObserver(Protocol):
@@ -21,16 +21,16 @@ class ApprovalWaitObserver(Protocol):
 
 
 class ObservedApprovals:
-    """The approvals of one run (`ReplayableApprovals`)."""
+    """The approvals of one run (`ApprovalsWithRecordedUse`)."""
 
-    def __init__(self, approvals: ReplayableApprovals, waiting: ApprovalWaitObserver) -> None:
+    def __init__(self, approvals: ApprovalsWithRecordedUse, waiting: ApprovalWaitObserver) -> None:
         self._approvals = approvals
         self._waiting = waiting
 
-    def stance(self, spec: ToolSpec, caller: str, requested: Stance | None = None) -> Stance:
+    def stance(self, spec: ServerToolDefinition, caller: str, requested: Stance | None = None) -> Stance:
         return self._approvals.stance(spec, caller, requested)
 
-    async def decide(self, query: ProposedCall) -> ApprovalVerdict:
+    async def decide(self, query: ProposedCall) -> CallApprovalOutcome:
         verdict = await self._approvals.decide(query)
         if verdict.stance == "pending":
             self._waiting.call_waiting(query.invocation.call_id, verdict.approval or "")
@@ -43,5 +43,5 @@ class ObservedApprovals:
     async def wait(self, approval: str, seconds: float) -> bool:
         return await self._approvals.wait(approval, seconds)
 
-    async def used(self, query: ProposedCall) -> ApprovalVerdict | None:
+    async def used(self, query: ProposedCall) -> CallApprovalOutcome | None:
         return await self._approvals.used(query)

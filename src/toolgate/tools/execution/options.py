@@ -10,11 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import InvalidRequest
-from toolgate.tools.selection import NOTHING, ToolSelector, parse_tool_query, parse_tool_query_header
+from toolgate.tools.selection import NOTHING, ToolQuery, parse_tool_query, parse_tool_query_header
 
 Execution: TypeAlias = Literal["none", "auto"]
 Status: TypeAlias = Literal["off", "text", "events"]
 
+# The fields of a body; `session` and `window` are headers alone.
 FIELDS = frozenset(("tool_execution", "use_server_tools", "use_vscode_tools", "max_tool_rounds", "tool_status"))
 _FIELD_OF_HEADER = {
     b"x-toolgate-tools": "use_server_tools",
@@ -35,7 +36,7 @@ class RequestToolOptions(Struct, frozen=True):
     """
 
     execution: Execution = "none"
-    query: ToolSelector = NOTHING
+    query: ToolQuery = NOTHING
     rounds: int | None = None
     status: Status = "off"
     session: str = ""
@@ -51,11 +52,30 @@ def read_tool_options(
     if from_headers:
         values = _header_fields(headers)
     if type(body) is dict and not FIELDS.isdisjoint(body):
+        # A field wins over its header: headers are often set once for a client, fields for one request.
         values |= {name: body[name] for name in FIELDS if name in body}
         body = {name: value for name, value in body.items() if name not in FIELDS}
     elif not from_headers:
         return body, default
-    return body, _options(values, default or RequestToolOptions())
+    default = default or RequestToolOptions()
+    query = default.query
+    for name in ("use_vscode_tools", "use_server_tools"):  # the latter wins
+        if (value := values.get(name)) is not None:
+            query = parse_tool_query_header(value) if type(value) is str else parse_tool_query(value, name)
+            query = replace(query, source="vscode") if name == "use_vscode_tools" else query
+    session, window = values.get("session"), values.get("window")
+    if type(session) is str and len(session) > _LONGEST_SESSION:
+        raise InvalidRequest(
+            f"x-toolgate-session may have at most {_LONGEST_SESSION} characters.", param="x-toolgate-session"
+        )
+    return body, RequestToolOptions(
+        _one_of(values, "tool_execution", ("none", "auto"), default.execution),
+        query,
+        _rounds(values.get("max_tool_rounds"), default.rounds),
+        _one_of(values, "tool_status", ("off", "text", "events"), default.status),
+        session if type(session) is str else default.session,
+        window if type(window) is str else default.window,
+    )
 
 
 def sent_tool_fields(body: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> dict[str, Any]:
@@ -72,27 +92,6 @@ def _header_fields(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
     }
 
 
-def _options(values: dict[str, Any], default: RequestToolOptions) -> RequestToolOptions:
-    query = default.query
-    for name in ("use_vscode_tools", "use_server_tools"):
-        if (value := values.get(name)) is not None:
-            query = parse_tool_query_header(value) if type(value) is str else parse_tool_query(value, name)
-            query = replace(query, source="vscode") if name == "use_vscode_tools" else query
-    session, window = values.get("session"), values.get("window")
-    if type(session) is str and len(session) > _LONGEST_SESSION:
-        raise InvalidRequest(
-            f"x-toolgate-session may have at most {_LONGEST_SESSION} characters.", param="x-toolgate-session"
-        )
-    return RequestToolOptions(
-        _one_of(values, "tool_execution", ("none", "auto"), default.execution),
-        query,
-        _rounds(values.get("max_tool_rounds"), default.rounds),
-        _one_of(values, "tool_status", ("off", "text", "events"), default.status),
-        session if type(session) is str else default.session,
-        window if type(window) is str else default.window,
-    )
-
-
 def _one_of(values: dict[str, Any], name: str, allowed: tuple[str, ...], default: Any) -> Any:
     value = values.get(name)
     if value is None:
@@ -105,7 +104,7 @@ def _one_of(values: dict[str, Any], name: str, allowed: tuple[str, ...], default
 def _rounds(value: Any, default: int | None) -> int | None:
     if value is None:
         return default
-    if type(value) is str and value.isdecimal():
+    if type(value) is str and value.isdecimal():  # a header is always text
         value = int(value)
     if type(value) is not int or not 0 <= value <= _MOST_ROUNDS:
         raise InvalidRequest(

@@ -12,39 +12,38 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.auth.authenticator import Authenticator, Caller
-from toolgate.conversation.errors import ClientError, Unauthenticated
+from toolgate.conversation.errors import ClientRequestError, Unauthenticated
 from toolgate.conversation.history import split_at_waiting_calls, unanswered_calls
 from toolgate.conversation.message import Message, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.dialects.dialect import Dialect
+from toolgate.engine.client_visible_events import Presentation
 from toolgate.engine.ports import Model, ModelStream, RunJournal
-from toolgate.engine.presenter import Presentation
 from toolgate.engine.run_limits import RunLimits
 from toolgate.engine.tool_loop import EarlierAttempts, ToolLoop
 from toolgate.runs.timeline_recorder import RunTimeline, RunTimelines
-from toolgate.tools.execution.durable import HOLD_SECONDS, DurableApprovals, DurableRunContext, ReplayableApprovals
+from toolgate.tools.execution.durable import HOLD_SECONDS, ApprovalsWithRecordedUse, DurableApprovals, DurableRunContext
 from toolgate.tools.execution.observed_approvals import ObservedApprovals
 from toolgate.tools.execution.options import RequestToolOptions
-from toolgate.tools.execution.stored_turns import StoredRunJournal, StoredTurns, request_key
+from toolgate.tools.execution.stored_turns import HiddenTurnRestorer, StoredRunJournal, request_key
 from toolgate.tools.prompt_references import referenced_tools
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.run_tool_set import RunContext, RunToolSet
+from toolgate.tools.run_server_tools import RunContext, RunServerTools
 from toolgate.tools.runner import ToolRunner
 from toolgate.tools.selection import ToolRights, ToolSelection
-from toolgate.tools.tool import CallApprovals, Stance, ToolSpec
-from toolgate.tools.tool_groups import VirtualToolSet, VirtualToolSetFactory
+from toolgate.tools.tool import CallApprovals, ServerToolDefinition, Stance
+from toolgate.tools.virtual_tool_groups import VirtualToolSet, VirtualToolSetFactory
 from toolgate.upstreams.router import ModelRoute
 from toolgate.wire.jsontext import encode
 
+# How long a run that is resumed after a start waits for its tools.
 TOOL_WAIT_SECONDS = 5.0
-"""How long a run that is resumed after a start waits for its tools."""
-
+# The name under which a request may ask for all of the server's tools as those of an MCP server.
 OWN_LABEL = "toolgate"
-"""The name under which a request may ask for all of the server's tools as those of an MCP server."""
 
 
-class ClientApprovals(ReplayableApprovals, Protocol):
+class ApprovalsWithAnswering(ApprovalsWithRecordedUse, Protocol):
     """Approvals that clients can answer."""
 
     async def answer(self, id: str, approve: bool, *, by: str, reason: str | None = None) -> object:
@@ -65,11 +64,11 @@ class ToolRunDefaults(Struct, frozen=True):
     hold_seconds: float = 120.0
     context: Mapping[str, Any] = {}
     group_above: int | None = None
+    # The MCP servers of the configuration by label, with their URLs.
     servers: Mapping[str, str | None] = {}
-    """The MCP servers of the configuration by label, with their URLs."""
 
 
-class PreparedToolRun(Struct, frozen=True):
+class ModelWithServerTools(Struct, frozen=True):
     """A model that has the server's tools, and the request to ask it.
 
     `on_delivered` is called when the client has received the response.
@@ -88,8 +87,8 @@ class ToolRunPreparer:
         self,
         registry: ToolRegistry,
         runner: ToolRunner,
-        approvals: ClientApprovals,
-        memory: StoredTurns,
+        approvals: ApprovalsWithAnswering,
+        memory: HiddenTurnRestorer,
         defaults: ToolRunDefaults,
         keys: Authenticator | None = None,
         editor_context: Callable[[str], Mapping[str, Any]] = lambda window: {},
@@ -124,6 +123,7 @@ class ToolRunPreparer:
 
     async def restore_history(self, caller: Caller, request: ModelRequest, dialect: Dialect) -> ModelRequest:
         """Return the request with those parts of earlier turns that its client did not see."""
+        # Clients of Ollama, the only dialect with another framing, may leave out the ids of calls.
         return await self._memory.restore(caller.name, request, dialect.native_tools, has_ids=dialect.framing == "sse")
 
     async def deny_approvals(self, run: str) -> None:
@@ -151,6 +151,7 @@ class ToolRunPreparer:
         """Return the tools that this request may use."""
         request, servers = dialect.extract_servers(request, self._is_configured)
         runs = options.execution == "auto" or bool(servers)
+        # Some clients list the tools of GET /v1/tools and send them back as their own: a copy of ours is run here.
         copies = [tool.name for tool in request.tools if runs and _is_copy(tool, self.registry)]
         referenced = [tool.spec.name for tool in referenced_tools(request.messages, self.registry)]
         context = self.context_of(caller, options.window)
@@ -167,6 +168,7 @@ class ToolRunPreparer:
             taken={tool.name for tool in own},
             pinned=selection.pinned,
         )
+        # No state is kept between requests: which groups the model had opened follows from the calls in its history.
         offered.reopen_from(request.messages)
         stances = _stances(servers, self.registry)
         return RequestTools(replace(request, tools=tuple(own)), offered, selection, stances, runs)
@@ -187,7 +189,7 @@ class ToolRunPreparer:
         request_id: str,
         durable: DurableRunContext | None = None,
         on_run: Callable[[str], None] = lambda run: None,
-    ) -> PreparedToolRun:
+    ) -> ModelWithServerTools:
         """Return the model with these tools; `durable` if its run survives its process.
 
         A run that is not durable has the id of its request, in approvals and in the records of its calls; one that
@@ -196,18 +198,22 @@ class ToolRunPreparer:
         request = tools.request
         if not tools.runs:
             offered = [tool for tool in tools.offered.offered() if not tools.offered.is_virtual(tool.name)]
-            return PreparedToolRun(
+            return ModelWithServerTools(
                 route.model, replace(request, tools=(*request.tools, *offered)), tools.selection.warnings
             )
+        # The same request again resumes this run, so that all that makes it another request is in the digest.
         parts = (dialect.name.encode(), route.name.encode(), repr(options).encode(), encode(body))
         key = request_key(*parts, private=type(body) is dict and body.get("store") is False)
+        # A dialect that can ask the client ends the response with the question; others keep the stream open.
         hold = 0.0 if dialect.native_approvals else self.defaults.hold_seconds
         if durable is not None:
             key, hold = request_key(durable.run.encode()), HOLD_SECONDS
         run = durable.run if durable is not None else request_id
         identity = RunContext(caller.name, options.session, run, tools.stances, hold, window=options.window)
-        presentation = self._presentation(dialect, options)
+        native = dialect.native_tools, dialect.native_approvals, dialect.native_pause
+        presentation = Presentation(*native, options.status == "text", self._approve_command)
 
+        # Deferred until the model is asked: a journal that is opened holds the key of the run, and must be closed.
         async def begin() -> tuple[ToolLoop, StoredRunJournal]:
             journal, past = await self._memory.begin(caller.name, key, request, dialect.native_tools, run)
             try:
@@ -221,29 +227,14 @@ class ToolRunPreparer:
                 raise
             tainted = _is_tainted((*request.messages, *past.messages), self.registry)
             known = replace(identity, run=journal.run, tainted=tainted)
-            tool_set = RunToolSet(tools.offered, tools.selection, self._runner, approvals, known)
-            loop = ToolLoop(
-                self._checked_model(caller, route),
-                tool_set,
-                notes,
-                presentation,
-                self._budget(options, request),
-                route.price,
-            )
+            server_tools = RunServerTools(tools.offered, tools.selection, self._runner, approvals, known)
+            checked, budget = _CheckedModel(route, caller, self._keys), self._budget(options, request)
+            loop = ToolLoop(checked, server_tools, notes, presentation, budget, route.price)
             loop = replace(loop, prices=route.prices, parallel=self.defaults.parallel, history=past)
             return loop if timeline is None else replace(loop, observer=timeline), journal
 
         model = _JournalledModel(begin)
-        return PreparedToolRun(model, request, tools.selection.warnings, model.on_delivered)
-
-    def _presentation(self, dialect: Dialect, options: RequestToolOptions) -> Presentation:
-        return Presentation(
-            dialect.native_tools,
-            dialect.native_approvals,
-            dialect.native_pause,
-            options.status == "text",
-            self._approve_command,
-        )
+        return ModelWithServerTools(model, request, tools.selection.warnings, model.on_delivered)
 
     async def _timeline(
         self, durable: DurableRunContext | None, journal: StoredRunJournal, caller: Caller, route: ModelRoute
@@ -260,7 +251,7 @@ class ToolRunPreparer:
     async def _for_durable_run(
         self,
         durable: DurableRunContext | None,
-        approvals: ReplayableApprovals,
+        approvals: ApprovalsWithRecordedUse,
         past: EarlierAttempts,
         journal: StoredRunJournal,
         tools: "RequestTools",
@@ -273,6 +264,7 @@ class ToolRunPreparer:
             pending = {call.id for call in unanswered_calls(past.messages)} - past.started
             return DurableApprovals(approvals, pending), past, journal
         own = durable.approvals(approvals)
+        # The earlier attempt may have opened groups of tools, whose calls are in its steps and not in the request.
         tools.offered.reopen_from(durable.history.messages)
         past = await durable.with_repeated_calls(
             durable.merge(past), own, tools.selection.find, identity.caller, identity.session
@@ -291,26 +283,16 @@ class ToolRunPreparer:
         if journal.resumed:
             return
         earlier, _ = split_at_waiting_calls(request)
+        # The conversation also holds the answers of earlier turns, whose calls have run by now.
         waiting = {call.approval for call in unanswered_calls(earlier) if call.id not in past.started}
-        ignored = (ClientError,) if durable is not None and durable.resumed else ()
+        # The attempt that died may have answered some of them already, which is an error the second time.
+        ignored = (ClientRequestError,) if durable is not None and durable.resumed else ()
         for decision in request.decisions:
             if decision.approval in waiting:
                 with suppress(*ignored):
                     await self._approvals.answer(
                         decision.approval, decision.approve, by=caller.name, reason=decision.reason
                     )
-
-    def _checked_model(self, caller: Caller, route: ModelRoute) -> Model:
-        """Return the model, which refuses when the caller may not use it any more: a run can outlive its key."""
-        keys = self._keys
-
-        def check() -> None:
-            now = keys.named(caller.name) if keys is not None else caller
-            if now is None:
-                raise Unauthenticated("The key of this run is no longer valid, so that the run was ended.")
-            now.require_model(route.name)
-
-        return _CheckedModel(route.model, check)
 
     def _budget(self, options: RequestToolOptions, request: ModelRequest) -> RunLimits:
         """Return the limits of the run; a client may ask for fewer calls than we allow, and for other rounds."""
@@ -345,15 +327,19 @@ class RequestTools(Struct, frozen=True):
 
 
 class _CheckedModel:
-    """A model that is asked only after a check."""
+    """A model that refuses when the caller may not use it any more: a run can outlive its key."""
 
-    def __init__(self, model: Model, check: Callable[[], None]) -> None:
-        self._model = model
-        self._check = check
+    def __init__(self, route: ModelRoute, caller: Caller, keys: Authenticator | None) -> None:
+        self._route = route
+        self._caller = caller
+        self._keys = keys
 
     async def ask(self, request: ModelRequest) -> ModelStream:
-        self._check()
-        return await self._model.ask(request)
+        caller = self._keys.named(self._caller.name) if self._keys is not None else self._caller
+        if caller is None:
+            raise Unauthenticated("The key of this run is no longer valid, so that the run was ended.")
+        caller.require_model(self._route.name)
+        return await self._route.model.ask(request)
 
 
 class _JournalledModel:
@@ -400,8 +386,9 @@ def _is_tainted(messages: Sequence[Message], registry: ToolRegistry) -> bool:
     return any(spec.annotations.open_world for spec in found)
 
 
-def _tools_of(server: ToolServer, registry: ToolRegistry) -> list[ToolSpec]:
+def _tools_of(server: ToolServer, registry: ToolRegistry) -> list[ServerToolDefinition]:
     """Return the tools that the request takes from this server; it may name them as the server does or as we do."""
+    # The source of an MCP server's tools is `mcp/` and its label.
     specs = [entry.spec for entry in registry.entries() if server.label in (OWN_LABEL, entry.spec.source[4:])]
     if server.allowed is None:
         return specs
@@ -414,6 +401,7 @@ def _stances(servers: Sequence[ToolServer], registry: ToolRegistry) -> dict[str,
     for server in servers:
         for spec in _tools_of(server, registry):
             known = {spec.name, spec.origin}
+            # `require_approval` lists the tools that need one, or those that do not: `{"never": {"tool_names": …}}`.
             asked = (
                 known.isdisjoint(server.approval_exempt)
                 if server.approval_required is None

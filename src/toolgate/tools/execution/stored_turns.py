@@ -20,31 +20,30 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.conversation.events import Usage
 from toolgate.conversation.history import split_at_waiting_calls, unanswered_calls
-from toolgate.conversation.ids import random_suffix
 from toolgate.conversation.message import Message, Part, ToolCall, ToolResult, plain_text
+from toolgate.conversation.random_ids import random_suffix
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.tool_loop import EarlierAttempts
 from toolgate.storage.hidden_turns import MOST_BYTES, HiddenTurn, HiddenTurnStore
 from toolgate.storage.row_encryption import derive_secret, new_secret
 
+# How long the same request resumes a run that was cut off; later it is a new run.
 RESUMABLE_SECONDS = 3600.0
-"""How long the same request resumes a run that was cut off; later it is a new run."""
-
+# How long it takes at most to notice that a client has left.
 DEPARTURE_SECONDS = 2.0
-"""How long it takes at most to notice that a client has left."""
 
 
-class RunKey(Struct, frozen=True):
+class RunRequestDigest(Struct, frozen=True):
     """The digest of the request that started a run; `secret` decrypts what is stored of a private one."""
 
     text: str
     secret: bytes | None = None
 
 
-class StoredTurns:
+class HiddenTurnRestorer:
     """Stores and finds the runs of callers."""
 
     def __init__(self, store: HiddenTurnStore) -> None:
@@ -52,7 +51,7 @@ class StoredTurns:
         self._live: dict[tuple[str, str], StoredRunJournal] = {}
 
     async def begin(
-        self, owner: str, key: RunKey, request: ModelRequest, native: bool, run: str = ""
+        self, owner: str, key: RunRequestDigest, request: ModelRequest, native: bool, run: str = ""
     ) -> tuple["StoredRunJournal", EarlierAttempts]:
         """Return a journal for the run of this key, and the history of an earlier attempt, if there was one.
 
@@ -73,7 +72,15 @@ class StoredTurns:
             pending = {_started_key(call): call.id for call in waiting}
             secrets = {key.text: key.secret} if key.secret is not None else {}
             stored = await self._store.find(owner, [key.text, *pending], within=RESUMABLE_SECONDS, secrets=secrets)
-            unknown = await self._unknown_calls(owner, waiting) if native and pending else frozenset()
+            unknown: frozenset[str] = frozenset()
+            if native and pending:
+                # A client may invent calls of ours and send them back as waiting: only those that a run of ours made
+                # for this caller are run.
+                made = {
+                    call.id: _approval_key(call.approval) if call.approval else _ran_key(call.id) for call in waiting
+                }
+                known = await self._store.find(owner, made.values())
+                unknown = frozenset([id for id, made_key in made.items() if made_key not in known])
         except BaseException:
             journal.close()
             raise
@@ -85,28 +92,35 @@ class StoredTurns:
         started = earlier_turn.started | {pending[key] for key in stored}
         return journal, EarlierAttempts(earlier_turn.messages, started, unknown - started)
 
-    async def _unknown_calls(self, owner: str, calls: Sequence[ToolCall]) -> frozenset[str]:
-        """Return those of the calls that no run of ours made for this caller."""
-        keys = {call.id: _approval_key(call.approval) if call.approval else _ran_key(call.id) for call in calls}
-        stored = await self._store.find(owner, keys.values())
-        return frozenset([id for id, key in keys.items() if key not in stored])
-
     async def restore(self, owner: str, request: ModelRequest, native: bool, has_ids: bool) -> ModelRequest:
         """Return the request with all that its client did not see or could not keep."""
         if native:
             stored = await self._store.find(owner, _run_keys(request.messages), most=MOST_BYTES)
             return replace(request, messages=tuple(_complete_parts(request.messages, stored))) if stored else request
-        turns = _turns(request.messages, has_ids)
-        private = {number: _private_key(calls) for number, calls in turns.calls.items()} if has_ids else {}
-        secrets = {key: _secret(turns.calls[number]) for number, key in private.items()}
-        keys = [*turns.keys.values(), *private.values()]
-        stored = await self._store.find(owner, keys, secrets=secrets, most=MOST_BYTES)
+        # The turns with calls of the client, by the number of the message.
+        calls: dict[int, list[ToolCall]] = {}
+        keys: dict[int, str] = {}
+        digest = hashlib.sha256()
+        for number, message in enumerate(request.messages):
+            _add_user_text(digest, message)
+            if own := _calls(message):
+                calls[number] = own
+                keys[number] = _call_key(own) if has_ids else _text_key(digest, own)
+        # Which turns are private is not known here. The id of a call is the only key of a private one.
+        private = {number: _private_key(own) for number, own in calls.items()} if has_ids else {}
+        secrets = {key: _secret(calls[number]) for number, key in private.items()}
+        stored = await self._store.find(owner, [*keys.values(), *private.values()], secrets=secrets, most=MOST_BYTES)
         found = {
             number: stored[key].messages
-            for number, key in [*turns.keys.items(), *private.items()]
+            for number, key in [*keys.items(), *private.items()]
             if key in stored and stored[key].messages
         }
-        return replace(request, messages=tuple(_with_turns(request.messages, found))) if found else request
+        if not found:
+            return request
+        messages: list[Message] = []
+        for number, message in enumerate(request.messages):
+            messages += _with_client_ids(found[number], calls[number]) if number in found else (message,)
+        return replace(request, messages=tuple(messages))
 
 
 class StoredRunJournal:
@@ -117,15 +131,13 @@ class StoredRunJournal:
         store: HiddenTurnStore,
         live: "dict[tuple[str, str], StoredRunJournal]",
         owner: str,
-        key: RunKey,
+        key: RunRequestDigest,
         messages: Sequence[Message],
         native: bool,
         run: str = "",
     ) -> None:
-        self.run = run
-        """The id under which it asks for approvals."""
-        self.resumed = False
-        """Whether it continues what an earlier attempt had started."""
+        self.run = run  # the id under which it asks for approvals
+        self.resumed = False  # whether it continues what an earlier attempt had started
         self._messages = messages
         self._native = native
         self._store = store
@@ -183,6 +195,8 @@ class StoredRunJournal:
         self, messages: Sequence[Message], returned: Sequence[ToolCall], approvals: Sequence[str] = ()
     ) -> None:
         """Store the turn for when the client comes back; the attempt stays until the client has received its end."""
+        # A client that comes back sends the calls that it was given: these lead to the turn. Which dialect it comes
+        # back in is not known, so that there is a key for one with ids and one for one without.
         keys, secrets = [], {}
         if returned and self._secret is None:
             digest = hashlib.sha256()
@@ -213,7 +227,7 @@ class StoredRunJournal:
     async def delivered(self) -> None:
         """Forget the attempt: the client has received its end, and the same request is a new run from now on."""
         if self._has_stored and self._is_finished:
-            with suppress(Overloaded):  # at worst the same answer is sent again within the hour
+            with suppress(GatewayOverloaded):  # at worst the same answer is sent again within the hour
                 await self._store.keep(self._owner, (), (), forget=[self._key, *self._started_keys])
 
     def close(self) -> None:
@@ -222,14 +236,17 @@ class StoredRunJournal:
         self._ended.set()
 
 
-def request_key(*parts: bytes, private: bool = False) -> RunKey:
+def request_key(*parts: bytes, private: bool = False) -> RunRequestDigest:
     """Return the key of a run: the digest of the request that started it."""
     whole = b"\0".join(parts)
-    return RunKey("run:" + hashlib.sha256(whole).hexdigest(), derive_secret("run", whole) if private else None)
+    return RunRequestDigest(
+        "run:" + hashlib.sha256(whole).hexdigest(), derive_secret("run", whole) if private else None
+    )
 
 
 def _started_key(call: ToolCall) -> str:
     """Return the key under which it is stored that this very call has started."""
+    # Name and arguments are in it because clients choose ids: another call under the same id has not started.
     identity = f"{call.id}\0{call.name}\0".encode("utf-8", "replace") + _canonical(call.arguments)
     return f"began:{hashlib.sha256(identity).hexdigest()}"
 
@@ -272,6 +289,7 @@ def _add_user_text(digest: "hashlib._Hash", message: Message) -> None:
 
 
 def _canonical(arguments: str) -> bytes:
+    # Clients parse arguments and encode them again, with other spaces and another order of keys.
     try:
         return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -284,33 +302,9 @@ def _calls(message: Message) -> list[ToolCall]:
     return [part for part in message.parts if isinstance(part, ToolCall) and part.executor == "client"]
 
 
-class _Turns(Struct, frozen=True):
-    """The turns with calls of the client: their keys and those calls, by the number of the message."""
-
-    keys: dict[int, str]
-    calls: dict[int, list[ToolCall]]
-
-
-def _turns(messages: Sequence[Message], has_ids: bool) -> _Turns:
-    turns, digest = _Turns({}, {}), hashlib.sha256()
-    for number, message in enumerate(messages):
-        _add_user_text(digest, message)
-        if calls := _calls(message):
-            turns.keys[number] = _call_key(calls) if has_ids else _text_key(digest, calls)
-            turns.calls[number] = calls
-    return turns
-
-
-def _with_turns(messages: Sequence[Message], found: Mapping[int, Sequence[Message]]) -> Iterator[Message]:
-    for number, message in enumerate(messages):
-        if number in found:
-            yield from _with_client_ids(found[number], _calls(message))
-        else:
-            yield message
-
-
 def _with_client_ids(turn: Sequence[Message], calls: Sequence[ToolCall]) -> Iterator[Message]:
     """Yield the turn, its client calls with the ids by which the client knows them."""
+    # In Ollama a call needs no id: the request was decoded with ids of its own, to which its results refer.
     ids: dict[str, str] = {}
     for message in turn:
         ids |= dict(zip([call.id for call in _calls(message)], [call.id for call in calls], strict=False))

@@ -7,8 +7,8 @@ tool's annotations whether a failed one is repeated, and `Idempotency-Key` lets 
 import hmac
 import time
 from base64 import b64decode
-from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,9 +17,10 @@ from toolgate.conversation.message import Media, MediaKind, Text
 from toolgate.tools.egress import EgressHttpClient, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
-from toolgate.tools.sources.http_tool import is_json, merged, output_of
-from toolgate.tools.tool import CallPreview, ToolCallInput, ToolOutput, ToolSpec
+from toolgate.tools.sources.openapi_operation_tool import is_json, merged, output_of
+from toolgate.tools.tool import CallPreview, ServerToolDefinition, ToolCallInput, ToolOutput
 
+# For a tool without a time limit of its own; the runner's limit, which is mostly shorter, cancels the request.
 LONGEST_WAIT = 600.0
 _KINDS: Mapping[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video", "file": "file"}
 
@@ -29,7 +30,7 @@ class CallbackTool:
 
     def __init__(
         self,
-        spec: ToolSpec,
+        spec: ServerToolDefinition,
         url: str,
         headers: Mapping[str, str],
         http: EgressHttpClient,
@@ -45,7 +46,7 @@ class CallbackTool:
         self._now = now
 
     @property
-    def spec(self) -> ToolSpec:
+    def spec(self) -> ServerToolDefinition:
         """The definition as it was registered."""
         return self._spec
 
@@ -77,13 +78,14 @@ class CallbackTool:
             body,
             account_of(invocation),
             seconds=self._spec.timeout or LONGEST_WAIT,
-            redirects=0,
+            redirects=0,  # the call, its signature and the owner's headers are meant for this URL alone
         )
         return parse_response(await self._http.send(request))
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
     """Sign a body for its owner: `t=…,v1=…`, the HMAC-SHA256 of `t.body`."""
+    # The time is signed, too, so that the owner can refuse a call that was recorded and is sent again later.
     digest = hmac.digest(secret.encode(), b"%d.%s" % (timestamp, body), "sha256").hex()
     return f"t={timestamp},v1={digest}"
 
@@ -95,6 +97,7 @@ def parse_response(response: EgressResponse) -> ToolOutput:
         case {"content": str() | list() as content, **rest} if is_json(response.media_type):
             parts = (Text(content),) if isinstance(content, str) else tuple(map(_part, content))
             return ToolOutput(parts, rest.get("is_error") is True, rest.get("structured"), plain.meta)
+        # Only if there is nothing else: a service may well have a field `text` in data of its own.
         case {"text": str(text), **rest} if rest.keys() <= {"is_error", "structured"}:
             return ToolOutput((Text(text),), rest.get("is_error") is True, rest.get("structured"), plain.meta)
     return plain
@@ -105,15 +108,10 @@ def _part(part: Any) -> Text | Media:
     match part:
         case str(text) | {"type": "text", "text": str(text)}:
             return Text(text)
-        case {"type": str(kind), "data": str(data), **rest} if kind in _KINDS and _is_base64(data):
+        case {"type": str(kind), "data": str(data), **rest} if kind in _KINDS:
+            # `mimeType` is MCP's spelling.
             mime = rest.get("mime_type") or rest.get("mimeType") or rest.get("mime")
-            return Media(_KINDS[kind], mime if isinstance(mime, str) else None, data=data)
+            with suppress(ValueError):  # what is no base64 would make the upstream refuse the whole conversation
+                b64decode(data, validate=True)
+                return Media(_KINDS[kind], mime if isinstance(mime, str) else None, data=data)
     return Text(msgspec.json.encode(part).decode())
-
-
-def _is_base64(data: str) -> bool:
-    try:
-        b64decode(data, validate=True)
-    except (NotBase64, ValueError):
-        return False
-    return True

@@ -11,9 +11,17 @@ from pathlib import Path
 from toolgate.tools.authoring.in_process_tool import InProcessTool, token_of
 from toolgate.tools.authoring.loading import CodeLoadError, ToolImportTarget, load, unload
 from toolgate.tools.authoring.registry import PythonToolRegistry
-from toolgate.tools.schema_check import ToolSchemaLinter
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.sources.python_code_finder import PythonCodeNotFound, find_places
-from toolgate.tools.tool import CallPreview, OnChange, Tool, ToolCallInput, ToolFailure, ToolOutput, ToolSpec
+from toolgate.tools.tool import (
+    CallPreview,
+    OnChange,
+    ServerToolDefinition,
+    Tool,
+    ToolCallFailed,
+    ToolCallInput,
+    ToolOutput,
+)
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.pool import ToolWorkerPool
 from toolgate.tools.workers.process import WorkerLimits
@@ -28,7 +36,7 @@ class WorkerTool:
         self._pool = pool
 
     @property
-    def spec(self) -> ToolSpec:
+    def spec(self) -> ServerToolDefinition:
         """The definition."""
         return self._described.spec
 
@@ -39,7 +47,7 @@ class WorkerTool:
         request = frames.ToolWorkerPreviewRequestFrame(self._place, self.spec.name, invocation.arguments)
         response = await self._pool.request(request, clock=invocation.clock, caller=invocation.caller)
         match response:
-            case frames.ToolWorkerPreviewFrame(preparation):
+            case frames.ToolWorkerPreviewResponseFrame(preparation):
                 return preparation
         raise _failure(response)
 
@@ -66,7 +74,7 @@ class PythonSource:
         limits: WorkerLimits | None = None,
         load_seconds: float = 10.0,
         open_seconds: float = 2.0,
-        schemas: ToolSchemaLinter | None = None,
+        schemas: ToolSchemaValidator | None = None,
     ) -> None:
         """Relative paths start at `base`; a file may take `load_seconds`, and `open` waits `open_seconds` for all."""
         self._texts = tuple(places)
@@ -74,12 +82,12 @@ class PythonSource:
         self._limits = limits or WorkerLimits()
         self._load_seconds = load_seconds
         self._open_seconds = open_seconds
-        self._schemas = schemas or ToolSchemaLinter()
+        self._schemas = schemas or ToolSchemaValidator()
         self._pool = ToolWorkerPool(self._limits)
         self._registry = PythonToolRegistry()
         self._tools: tuple[Tool, ...] = ()
         self._problems: tuple[str, ...] = ()
-        self._homes: dict[str, str] = {}
+        self._locations: dict[str, str] = {}  # file and line by the name of the tool
         self._loaded: list[ToolImportTarget] = []
         self._loading: asyncio.Task[None] | None = None
 
@@ -117,7 +125,7 @@ class PythonSource:
         await self._pool.aclose()
         for place in self._loaded:
             unload(place)
-        self._loaded, self._homes, self._registry = [], {}, PythonToolRegistry()
+        self._loaded, self._locations, self._registry = [], {}, PythonToolRegistry()
         self._tools, self._problems = (), ()
 
     async def _load(self, on_change: OnChange) -> None:
@@ -143,9 +151,21 @@ class PythonSource:
         found = await self._describe(place)
         schemas = [described.spec.input_schema for described in found]
         problems = await asyncio.to_thread(lambda: [self._schemas.problem(schema) for schema in schemas])
-        usable = [
-            described for described, problem in zip(found, problems, strict=True) if self._is_usable(described, problem)
-        ]
+        usable: list[frames.WorkerToolInfo] = []
+        root = self._base.resolve()
+        for described, problem in zip(found, problems, strict=True):
+            name = described.spec.name
+            path, _, line = described.place.rpartition(":")
+            location = f"{Path(path).relative_to(root)}:{line}" if Path(path).is_relative_to(root) else described.place
+            if problem is not None:
+                self._add_problem(f"{location}: `{name}` is refused: its input schema {problem}")
+            elif name not in self._locations:
+                self._locations[name] = location
+                usable.append(described)
+            # The same code that is found through another place is no problem.
+            elif self._locations[name] != location:
+                self._add_problem(f"{location}: `{name}` is refused: {self._locations[name]} has a tool of that name")
+        # A worker has shown that the code loads. Tools that run on the server's loop need it here, too.
         here = [described for described in usable if not described.worker]
         if here:
             self._loaded.append(place)
@@ -162,38 +182,22 @@ class PythonSource:
         """Let a worker load the code and describe its tools; CodeLoadError if it cannot."""
         try:
             async with asyncio.timeout(self._load_seconds):
-                response = await self._pool.request(frames.ToolWorkerDescribeFrame(place))
+                response = await self._pool.request(frames.ToolWorkerDescribeRequestFrame(place))
         except TimeoutError:
             raise CodeLoadError(f"{place.label}: it took longer than {self._load_seconds:g} seconds to load") from None
-        except ToolFailure as error:
+        except ToolCallFailed as error:
             raise CodeLoadError(f"{place.label}: while it was loaded: {error}") from error
         match response:
             case frames.WorkerToolList(tools):
                 return tools
         raise CodeLoadError(str(_failure(response)))
 
-    def _is_usable(self, described: frames.WorkerToolInfo, problem: str | None) -> bool:
-        """Whether the tool can be added; the same code found through another place is not a problem."""
-        name = described.spec.name
-        path, _, line = described.place.rpartition(":")
-        root = self._base.resolve()
-        home = f"{Path(path).relative_to(root)}:{line}" if Path(path).is_relative_to(root) else described.place
-        if problem is not None:
-            self._add_problem(f"{home}: `{name}` is refused: its input schema {problem}")
-            return False
-        if name not in self._homes:
-            self._homes[name] = home
-            return True
-        if self._homes[name] != home:
-            self._add_problem(f"{home}: `{name}` is refused: {self._homes[name]} has a tool of that name")
-        return False
-
     def _add_problem(self, problem: str) -> None:
         self._problems += (problem,)
 
 
-def _failure(response: frames.WorkerResponse) -> ToolFailure:
+def _failure(response: frames.WorkerResponse) -> ToolCallFailed:
     match response:
         case frames.ToolWorkerErrorFrame(message):
-            return ToolFailure(message)
-    return ToolFailure("The tool's process sent a response of the wrong kind.")
+            return ToolCallFailed(message)
+    return ToolCallFailed("The tool's process sent a response of the wrong kind.")

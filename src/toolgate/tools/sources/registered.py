@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
-from toolgate.tools.registry import ChangedTool, QuarantiningSource, RefreshableSource
-from toolgate.tools.schema_check import ToolSchemaLinter
+from toolgate.tools.registry import RefreshableSource, SourceWithQuarantine, UnacceptedTool
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.tool import NO_INPUT, Annotations, OnChange, Tool, ToolSource
 
 NAME = "api"
@@ -47,7 +47,7 @@ class ToolRegistration(Struct, frozen=True, kw_only=True):
 MakeSource: TypeAlias = Callable[[ToolRegistration], ToolSource]
 
 
-class RegistrationRepository(Protocol):
+class RegisteredSourceStoreProtocol(Protocol):
     """Stores registrations by name."""
 
     async def all(self) -> Sequence[tuple[str, bytes]]:
@@ -67,10 +67,10 @@ class RegisteredToolSource:
 
     def __init__(
         self,
-        store: RegistrationRepository,
+        store: RegisteredSourceStoreProtocol,
         make: MakeSource,
         on_registration: Callable[[], None] = lambda: None,
-        schemas: ToolSchemaLinter | None = None,
+        schemas: ToolSchemaValidator | None = None,
     ) -> None:
         """`make` makes the source of a registration without opening it, and raises ToolgateError if it cannot.
 
@@ -79,9 +79,9 @@ class RegisteredToolSource:
         self._store = store
         self._make = make
         self._on_registration = on_registration
-        self._schemas = schemas or ToolSchemaLinter()
+        self._schemas = schemas or ToolSchemaValidator()
         self._sources: dict[str, ToolSource] = {}
-        self._encoded: dict[str, bytes] = {}
+        self._encoded: dict[str, bytes] = {}  # as stored: `refresh` compares, to find what other processes changed
         self._problems: dict[str, str] = {}
         self._changing = asyncio.Lock()
         self._on_change: OnChange = lambda: None
@@ -98,12 +98,12 @@ class RegisteredToolSource:
         return " ".join([problem for problem in problems if problem]) or None
 
     @property
-    def quarantined(self) -> Sequence[ChangedTool]:
+    def quarantined(self) -> Sequence[UnacceptedTool]:
         """The tools of registered MCP servers that wait to be accepted."""
         return [
             one
             for source in self._sources.values()
-            if isinstance(source, QuarantiningSource)
+            if isinstance(source, SourceWithQuarantine)
             for one in source.quarantined
         ]
 
@@ -163,7 +163,7 @@ class RegisteredToolSource:
     async def remove(self, name: str) -> None:
         """Delete a registration; NotFound if there is none of this name."""
         async with self._changing:
-            if name not in self.names or not name:
+            if name not in self.names or not name:  # "" stands for a store that could not be read
                 raise NotFound(f"Nothing is registered as {name[:80]!r}.", code="tool_not_found")
             await self._store.delete(name)
             self._on_registration()
@@ -172,7 +172,7 @@ class RegisteredToolSource:
     async def accept(self, name: str, seen: str | None = None) -> None:
         """Use a quarantined tool from now on; NotFound if there is none of this name."""
         for source in self._sources.values():
-            if isinstance(source, QuarantiningSource):
+            if isinstance(source, SourceWithQuarantine):
                 with suppress(NotFound):
                     return await source.accept(name, seen)
         raise NotFound(f"There is no tool {name[:80]!r} that waits to be accepted.", code="tool_not_found")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Raw
 
-from toolgate.bridge.exchange import ExchangeTimeouts
+from toolgate.bridge.exchange import EditorExchangeTimeouts
 from toolgate.bridge.frames import (
     AnswerPiece,
     BridgeDataPart,
@@ -20,26 +20,27 @@ from toolgate.bridge.frames import (
     encode_frame,
 )
 from toolgate.bridge.windows import EditorWindow, EditorWindows
-from toolgate.conversation.errors import Overloaded, UpstreamError
+from toolgate.conversation.errors import GatewayOverloaded, UpstreamError
 from toolgate.conversation.message import Media, Text
 from toolgate.scheduling import QueueFull
 from toolgate.tools.registry import fitting_name
-from toolgate.tools.schema_check import ToolSchemaLinter
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.tool import (
     NO_INPUT,
     CallDenied,
     CallPreview,
     CallTimedOut,
     OnChange,
+    ServerToolDefinition,
     Tool,
+    ToolCallFailed,
     ToolCallInput,
-    ToolFailure,
     ToolOutput,
-    ToolSpec,
 )
 from toolgate.wire.jsontext import encode
 
 NAME = "vscode"
+# A call waits no longer than this while its window runs as many tools as it may.
 _QUEUE_SECONDS = 30.0
 _FEW = 16  # new tools whose schemas are checked on the loop
 
@@ -50,11 +51,11 @@ class VscodeToolSource:
     name = NAME
     problem: str | None = None
 
-    def __init__(self, windows: EditorWindows, seconds: float, schemas: ToolSchemaLinter | None = None) -> None:
+    def __init__(self, windows: EditorWindows, seconds: float, schemas: ToolSchemaValidator | None = None) -> None:
         """A call may take so many seconds: a person may have to answer a dialog."""
         self._windows = windows
         self._seconds = seconds
-        self._schemas = schemas or ToolSchemaLinter()
+        self._schemas = schemas or ToolSchemaValidator()
         self._known: list[tuple[LentTool, VscodeTool]] = []
         self._on_change: OnChange = lambda: None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -89,6 +90,7 @@ class VscodeToolSource:
     def _update(self) -> None:
         """Take over what is lent now; the schemas of many new tools are checked in a thread first."""
         lent = self._windows.tools()
+        # By identity: a window that sends its tools again lends new objects. `_known` keeps the old ones alive.
         known = {id(one): tool for one, tool in self._known}
         found = [(one, known.get(id(one)) or VscodeTool(self._windows, one, self._seconds)) for one in lent]
         new = [tool for one, tool in found if id(one) not in known]
@@ -101,7 +103,7 @@ class VscodeToolSource:
             self._on_change()
 
     async def _check_then_use(self, found: "list[tuple[LentTool, VscodeTool]]", new: "list[VscodeTool]") -> None:
-        for tool in new:
+        for tool in new:  # the registry checks them again, on the loop, and finds the results in the cache
             await asyncio.to_thread(self._schemas.problem, tool.spec.input_schema)
         self._known = found
         self._on_change()
@@ -115,10 +117,11 @@ class VscodeTool:
         self._origin = lent.name
         self._seconds = seconds
         schema = lent.input_schema
-        self._spec = ToolSpec(
+        self._spec = ServerToolDefinition(
             name=fitting_name(lent.name),
             description=lent.description or lent.name,
             source=NAME,
+            # Extensions may leave the schema out, or write one that no upstream accepts.
             input_schema=schema if schema and schema.get("type", "object") == "object" else NO_INPUT,
             origin=lent.name,
             tags=lent.tags,
@@ -126,7 +129,7 @@ class VscodeTool:
         )
 
     @property
-    def spec(self) -> ToolSpec:
+    def spec(self) -> ServerToolDefinition:
         """The definition as the editor gives it."""
         return self._spec
 
@@ -143,7 +146,7 @@ class VscodeTool:
                 async with asyncio.timeout(_QUEUE_SECONDS):
                     await slots.wait(invocation.caller)
             except (QueueFull, TimeoutError):
-                raise ToolFailure(f"{window.state.title} runs as many tools as it may; try again later.") from None
+                raise ToolCallFailed(f"{window.state.title} runs as many tools as it may; try again later.") from None
         try:
             return await self._run(window, invocation)
         finally:
@@ -152,12 +155,14 @@ class VscodeTool:
     def _window(self, invocation: ToolCallInput) -> EditorWindow:
         window = self._windows.tool_lender(self._origin, invocation.window)
         if window is None:
-            raise ToolFailure(f"No editor lends {self._origin} now. It was not run.")
+            raise ToolCallFailed(f"No editor lends {self._origin} now. It was not run.")
         return window
 
     async def _run(self, window: EditorWindow, invocation: ToolCallInput) -> ToolOutput:
         seconds = self._seconds
-        exchange = window.exchange(ExchangeTimeouts(start=seconds, consent=seconds, first_byte=seconds, total=seconds))
+        exchange = window.exchange(
+            EditorExchangeTimeouts(start=seconds, consent=seconds, first_byte=seconds, total=seconds)
+        )
         frame = BridgeInvokeToolFrame(
             exchange.id, self._origin, Raw(encode(invocation.arguments)), seconds, invocation.caller, invocation.run
         )
@@ -165,22 +170,21 @@ class VscodeTool:
             await window.send(encode_frame(frame), exchange, "invoke", invocation.caller)
             await exchange.begin()
             pieces = await exchange.more()
-        except (UpstreamError, Overloaded) as fault:
-            raise _failure(fault, self._origin) from None
-        finally:
+        except (UpstreamError, GatewayOverloaded) as fault:
+            match fault.code:
+                case "cancelled_in_editor":
+                    raise CallDenied(
+                        f"The person in the editor did not allow the call of {self._origin}. It was not run."
+                    ) from None
+                case "upstream_timeout":
+                    raise CallTimedOut(
+                        f"{self._origin} did not answer in time; a dialog may be open in the editor."
+                    ) from None
+            raise ToolCallFailed(f"{self._origin} failed in the editor: {fault.message}") from None
+        finally:  # after an answer, too: cancelling an exchange that has ended sends nothing
             exchange.cancel()
             window.forget(exchange)
         return ToolOutput(tuple(map(_part, pieces)))
-
-
-def _failure(fault: UpstreamError | Overloaded, name: str) -> ToolFailure:
-    """Return the failure as the model reads it."""
-    match fault.code:
-        case "cancelled_in_editor":
-            return CallDenied(f"The person in the editor did not allow the call of {name}. It was not run.")
-        case "upstream_timeout":
-            return CallTimedOut(f"{name} did not answer in time; a dialog may be open in the editor.")
-    return ToolFailure(f"{name} failed in the editor: {fault.message}")
 
 
 def _part(piece: AnswerPiece) -> Text | Media:

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.message import Media, MediaKind, Text
+from toolgate.tools.authoring.language_model_types import ToolInvocationToken
 from toolgate.tools.authoring.loading import ToolImportTarget
-from toolgate.tools.authoring.result_parts import ToolInvocationToken
-from toolgate.tools.tool import CallPreview, ToolOutput, ToolSpec
+from toolgate.tools.tool import CallPreview, ServerToolDefinition, ToolOutput
 from toolgate.wire.jsontext import check_structure
 from toolgate.wire.length_prefix import encode_prefixed
 
@@ -25,7 +25,7 @@ class ToolWorkerLimitsFrame(Struct, frozen=True, tag="setup"):
     cpu: int
 
 
-class ToolWorkerDescribeFrame(Struct, frozen=True, tag="describe"):
+class ToolWorkerDescribeRequestFrame(Struct, frozen=True, tag="describe"):
     """Request: describe the tools of this code."""
 
     place: ToolImportTarget
@@ -52,13 +52,13 @@ class ToolWorkerCancelFrame(Struct, frozen=True, tag="cancel"):
     """Cancel the request that is being answered."""
 
 
-WorkerRequest: TypeAlias = ToolWorkerDescribeFrame | ToolWorkerPreviewRequestFrame | ToolWorkerInvokeFrame
+WorkerRequest: TypeAlias = ToolWorkerDescribeRequestFrame | ToolWorkerPreviewRequestFrame | ToolWorkerInvokeFrame
 
 
 class WorkerToolInfo(Struct, frozen=True):
     """One tool without its code; `worker` is set if its author chose a worker for it."""
 
-    spec: ToolSpec
+    spec: ServerToolDefinition
     worker: bool
     prepares: bool
     place: str
@@ -70,7 +70,7 @@ class WorkerToolList(Struct, frozen=True, tag="tools"):
     tools: tuple[WorkerToolInfo, ...]
 
 
-class ToolWorkerPreviewFrame(Struct, frozen=True, tag="prepared"):
+class ToolWorkerPreviewResponseFrame(Struct, frozen=True, tag="prepared"):
     """Response: the description of a call."""
 
     preparation: CallPreview
@@ -106,17 +106,24 @@ class ToolWorkerProgressFrame(Struct, frozen=True, tag="progress"):
     total: float | None
 
 
-WorkerResponse: TypeAlias = WorkerToolList | ToolWorkerPreviewFrame | ToolWorkerResultFrame | ToolWorkerErrorFrame
+WorkerResponse: TypeAlias = (
+    WorkerToolList | ToolWorkerPreviewResponseFrame | ToolWorkerResultFrame | ToolWorkerErrorFrame
+)
 
+# Each message is an object with its tag: `{"type": "invoke", "place": …, "tool": …}`.
 _REQUESTS: msgspec.json.Decoder[ToolWorkerLimitsFrame | WorkerRequest | ToolWorkerCancelFrame] = msgspec.json.Decoder(
     ToolWorkerLimitsFrame
-    | ToolWorkerDescribeFrame
+    | ToolWorkerDescribeRequestFrame
     | ToolWorkerPreviewRequestFrame
     | ToolWorkerInvokeFrame
     | ToolWorkerCancelFrame
 )
 _RESPONSES: msgspec.json.Decoder[WorkerResponse | ToolWorkerProgressFrame] = msgspec.json.Decoder(
-    WorkerToolList | ToolWorkerPreviewFrame | ToolWorkerResultFrame | ToolWorkerErrorFrame | ToolWorkerProgressFrame
+    WorkerToolList
+    | ToolWorkerPreviewResponseFrame
+    | ToolWorkerResultFrame
+    | ToolWorkerErrorFrame
+    | ToolWorkerProgressFrame
 )
 
 
@@ -128,7 +135,8 @@ def encode(
 
 
 def max_length(output: int) -> int:
-    """Return how long a message with that many bytes of output may be; escapes make JSON longer than its text."""
+    """Return how long a message with that many bytes of output may be."""
+    # Escapes make JSON longer than its text; the rest is room for lists of tools and for what is around an output.
     return 2 * output + 1024 * 1024
 
 

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from toolgate.scheduling import FairSemaphore
-from toolgate.tools.tool import CallClock, ReportProgress, ToolFailure, UnlimitedCallClock, ignore_progress
+from toolgate.tools.tool import CallClock, ReportProgress, ToolCallFailed, UnlimitedCallClock, ignore_progress
 from toolgate.tools.workers import frames
 from toolgate.tools.workers.process import ToolWorker, WorkerLimits, WorkerOutputTail
 
@@ -32,23 +32,26 @@ class ToolWorkerPool:
         clock: CallClock = UnlimitedCallClock(),  # noqa: B008  # it keeps nothing
         caller: str = "",
     ) -> frames.WorkerResponse:
-        """Send a request to a free worker; ToolFailure if its process ended, or none became free."""
+        """Send a request to a free worker; ToolCallFailed if its process ended, or none became free."""
         clock.stop()  # waiting in the queue is not the tool's own time
         try:
             async with asyncio.timeout(self._limits.queue_seconds):
                 await self._slots.acquire(caller)
         except TimeoutError:
-            raise ToolFailure("All tool processes are busy; nothing was run. Try again later.") from None
+            raise ToolCallFailed("All tool processes are busy; nothing was run. Try again later.") from None
         clock.start()
+        # Each way out of here gives the slot back exactly once: at once, with the idle worker, or when its process
+        # is gone.
         try:
             worker = self._free_worker()
-        except ToolFailure:
+        except ToolCallFailed:
             self._slots.release(caller)
             raise
         self._busy[worker] = caller
         try:
             response = await worker.request(request, report)
         except asyncio.CancelledError:
+            # The call must not wait for the grace period, which would hold up the response to its client.
             self._in_background(self._cancel(worker))
             raise
         except BaseException:
@@ -67,12 +70,14 @@ class ToolWorkerPool:
             self._retire(worker)
         for worker in self._busy:
             worker.kill()
+        # A busy worker leaves `_busy` only when the task of its call runs and sees that the process has ended.
         while self._busy or self._endings:
             await asyncio.wait(self._endings) if self._endings else await asyncio.sleep(0.01)
 
     def _free_worker(self) -> ToolWorker:
         if self._closed:
-            raise ToolFailure("The server is closing.")
+            raise ToolCallFailed("The server is closing.")
+        # The worker that was used last comes first, so that the others reach their idle time and end.
         while self._idle:
             worker, timer = self._idle.popitem()
             timer.cancel()
@@ -86,7 +91,7 @@ class ToolWorkerPool:
         timer = asyncio.get_running_loop().call_later(self._limits.idle, self._retire, worker)
         self._idle[worker] = timer
         self._slots.release(self._busy.pop(worker))
-        if self._closed:
+        if self._closed:  # while the call ran: `aclose` has ended the workers that were idle then
             self._retire(worker)
 
     def _retire(self, worker: ToolWorker) -> None:

@@ -19,14 +19,17 @@ from msgspec import Struct
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.processes.child import ChildProcess
-from toolgate.tools.tool import CallProgress, ReportProgress, ToolFailure, ignore_progress
+from toolgate.tools.tool import CallProgressUpdate, ReportProgress, ToolCallFailed, ignore_progress
 from toolgate.tools.workers import frames
 from toolgate.wire.jsontext import MAX_VALUES
 from toolgate.wire.length_prefix import OverlongMessage, read_prefixed_async
 
+# The server's environment holds its secrets: a worker gets these, and what the operator allows.
 _ALWAYS_ALLOWED = ("PATH", "HOME", "LANG", "TZ")
 _CHUNK = 64 * 1024
+# Between two chunks of what tools print. Meanwhile the pipe fills up, and then the tool waits.
 _LOG_PAUSE = 0.005
+# A process that has closed its output should end by itself in this time, so that its status can be reported.
 _EXIT_SECONDS = 5.0
 _SIGNAL_HINTS = {
     "SIGKILL": " Perhaps the system ran out of memory.",
@@ -77,13 +80,14 @@ class ToolWorker:
     """A process that answers one request at a time."""
 
     def __init__(self, limits: WorkerLimits, log: WorkerOutputTail) -> None:
-        """Start the process; ToolFailure if the system cannot."""
+        """Start the process; ToolCallFailed if the system cannot."""
         self._limits = limits
         self._responses = asyncio.StreamReader()
         self._report: ReportProgress = ignore_progress
         self._reading: asyncio.Task[frames.WorkerResponse] | None = None
         try:
             self._process = ChildProcess(
+                # -P: a file in the current folder must not take the place of one of Python's modules.
                 [sys.executable, "-P", "-m", "toolgate.tools.workers.worker_main"],
                 stdin=subprocess.PIPE,
                 stdout=asyncio.StreamReaderProtocol(self._responses),
@@ -91,7 +95,7 @@ class ToolWorker:
                 env=environment(os.environ, limits.environment),
             )
         except OSError as error:
-            raise ToolFailure(f"No process could be started for the tool: {error.strerror}.") from error
+            raise ToolCallFailed(f"No process could be started for the tool: {error.strerror}.") from error
         self._send(frames.ToolWorkerLimitsFrame(limits.memory, limits.output, limits.cpu))
 
     @property
@@ -100,9 +104,11 @@ class ToolWorker:
         return self._process.returncode is None and not self._responses.at_eof()
 
     async def request(self, request: frames.WorkerRequest, report: ReportProgress) -> frames.WorkerResponse:
-        """Send a request and read its response; ToolFailure if the process ends. `cancel` stops the request."""
+        """Send a request and read its response; ToolCallFailed if the process ends. `cancel` stops the request."""
         self._send(request)
         self._report = report
+        # A task of its own, which outlives the call: `cancel` waits for the same response. `asyncio.wait` does not
+        # cancel it when the call is cancelled.
         self._reading = asyncio.create_task(self._response())
         await asyncio.wait({self._reading})
         return self._reading.result()
@@ -145,16 +151,16 @@ class ToolWorker:
                 else:
                     message = await run_in_thread(frames.decode_large_response, body)
             except OverlongMessage:
-                raise ToolFailure(f"The tool gave more than {limit:,} bytes of output and was ended.") from None
+                raise ToolCallFailed(f"The tool gave more than {limit:,} bytes of output and was ended.") from None
             except asyncio.IncompleteReadError:
-                raise ToolFailure(_exit_text(await self._process.wait(_EXIT_SECONDS))) from None
+                raise ToolCallFailed(_exit_text(await self._process.wait(_EXIT_SECONDS))) from None
             except InvalidRequest:
-                raise ToolFailure(f"The tool returned more than {MAX_VALUES:,} values.") from None
+                raise ToolCallFailed(f"The tool returned more than {MAX_VALUES:,} values.") from None
             except (msgspec.DecodeError, RecursionError):
-                raise ToolFailure("The tool's process wrote a malformed response and was stopped.") from None
+                raise ToolCallFailed("The tool's process wrote a malformed response and was stopped.") from None
             if not isinstance(message, frames.ToolWorkerProgressFrame):
                 return message
-            self._report(CallProgress(message.message, message.done, message.total))
+            self._report(CallProgressUpdate(message.message, message.done, message.total))
 
 
 class _LogReader(asyncio.Protocol):

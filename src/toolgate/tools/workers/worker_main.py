@@ -18,18 +18,19 @@ from typing import Any, BinaryIO
 
 from toolgate.processes.tree import adopt_orphans, kill_tree
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
-from toolgate.tools.authoring.definition import AuthoredFunction, PythonToolDefinition
+from toolgate.tools.authoring.definition import FunctionWithAsyncFlag, PythonToolDefinition
 from toolgate.tools.authoring.in_process_tool import preparation_of
 from toolgate.tools.authoring.jsonable import whole_characters
+from toolgate.tools.authoring.language_model_types import ProgressReporter, ToolInvocationToken
 from toolgate.tools.authoring.loading import CodeLoadError, ToolImportTarget, load
 from toolgate.tools.authoring.registry import PythonToolRegistry
-from toolgate.tools.authoring.result_parts import Progress, ToolInvocationToken
 from toolgate.tools.authoring.results import error_text, output_of
-from toolgate.tools.authoring.signature import BadTool, CallContext
-from toolgate.tools.tool import CallProgress
+from toolgate.tools.authoring.signature import BadTool, InjectableCallValues
+from toolgate.tools.tool import CallProgressUpdate
 from toolgate.tools.workers import frames
 from toolgate.wire.length_prefix import read_prefixed
 
+# A tool may report in a tight loop, and each report becomes an event for the client.
 _REPORTS_PER_SECOND = 50
 _MAX_MESSAGE = 1000
 
@@ -41,6 +42,8 @@ class ToolWorkerPipes:
         self._incoming: BinaryIO = os.fdopen(os.dup(0), "rb")
         self._outgoing = os.dup(1)
         self._lock = threading.Lock()
+        # Descriptors are replaced and not `sys.stdin` and `sys.stdout`: code in C and the programs that a tool starts
+        # use them, too. 0 becomes /dev/null, 1 the log on standard error.
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
@@ -54,7 +57,7 @@ class ToolWorkerPipes:
     def write(self, frame: bytes) -> None:
         """Send the whole frame."""
         rest = memoryview(frame)
-        with self._lock:
+        with self._lock:  # a tool may report its progress from several threads
             while rest:
                 rest = rest[os.write(self._outgoing, rest) :]
 
@@ -83,12 +86,14 @@ class ToolWorkerLoop:
                 case frames.ToolWorkerCancelFrame():
                     self._cancellation.cancel()
                 case (
-                    frames.ToolWorkerDescribeFrame()
+                    frames.ToolWorkerDescribeRequestFrame()
                     | frames.ToolWorkerPreviewRequestFrame()
                     | frames.ToolWorkerInvokeFrame() as request
                 ):
+                    # Made here and not by the main thread: a cancellation may follow before that takes the request.
                     self._cancellation = CancellationTokenSource()
                     self._requests.put(request)
+        # The main thread may be in code that never returns, so that the process kills itself.
         kill_tree(os.getpid())
 
     def serve(self) -> None:
@@ -111,7 +116,7 @@ class ToolWorkerLoop:
 
     def _response(self, request: frames.WorkerRequest) -> frames.WorkerResponse:
         match request:
-            case frames.ToolWorkerDescribeFrame(place):
+            case frames.ToolWorkerDescribeRequestFrame(place):
                 described = [
                     frames.WorkerToolInfo(one.spec, one.worker, one.prepare is not None, one.place)
                     for one in self._tools(place).values()
@@ -120,7 +125,7 @@ class ToolWorkerLoop:
             case frames.ToolWorkerPreviewRequestFrame(place, tool, arguments):
                 prepare = self._definition(place, tool).prepare
                 prepared = self._run(prepare, arguments, ToolInvocationToken()) if prepare else None
-                return frames.ToolWorkerPreviewFrame(preparation_of(prepared))
+                return frames.ToolWorkerPreviewResponseFrame(preparation_of(prepared))
             case frames.ToolWorkerInvokeFrame(place, tool, arguments, call):
                 value = self._run(self._definition(place, tool).invoke, arguments, call)
                 return frames.encode_output(output_of(value, self._limits.output))
@@ -140,15 +145,19 @@ class ToolWorkerLoop:
                     self._registry.define(definition)
         return self._loaded[place]
 
-    def _run(self, step: AuthoredFunction, arguments: Mapping[str, Any], invocation: ToolInvocationToken) -> Any:
-        # The system itself ends a call that computes for so long, counted from now.
+    def _run(self, step: FunctionWithAsyncFlag, arguments: Mapping[str, Any], invocation: ToolInvocationToken) -> Any:
+        # The system itself ends a call that computes for so long, counted from now: SIGXCPU at the soft limit. The
+        # hard limit stays, because it can never be raised again.
         _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
         with suppress(ValueError, OSError):  # a lower limit is in force already
             soft_limit = int(time.process_time()) + self._limits.cpu + 1
             resource.setrlimit(resource.RLIMIT_CPU, (soft_limit, hard_limit))
-        call = CallContext(self._cancellation.token, Progress(ToolWorkerProgressThrottle(self._pipes)), invocation)
+        call = InjectableCallValues(
+            self._cancellation.token, ProgressReporter(ToolWorkerProgressThrottle(self._pipes)), invocation
+        )
         if step.blocks:
             return step.run(arguments, call)
+        # One loop for all calls of the process: tools keep clients and connections that belong to it.
         self._runner = self._runner or asyncio.Runner()
         return self._runner.run(_run_cancellable(step, arguments, call))
 
@@ -161,9 +170,9 @@ class ToolWorkerProgressThrottle:
         self._left = float(_REPORTS_PER_SECOND)
         self._last = time.monotonic()
 
-    def __call__(self, progress: CallProgress) -> None:
+    def __call__(self, progress: CallProgressUpdate) -> None:
         """Send the report, unless there were too many in the last second."""
-        now = time.monotonic()
+        now = time.monotonic()  # a token bucket
         self._left = min(_REPORTS_PER_SECOND, self._left + (now - self._last) * _REPORTS_PER_SECOND)
         self._last = now
         if self._left < 1:
@@ -173,7 +182,9 @@ class ToolWorkerProgressThrottle:
         self._pipes.write(frames.encode(frames.ToolWorkerProgressFrame(message, progress.done, progress.total)))
 
 
-async def _run_cancellable(step: AuthoredFunction, arguments: Mapping[str, Any], call: CallContext) -> Any:
+async def _run_cancellable(
+    step: FunctionWithAsyncFlag, arguments: Mapping[str, Any], call: InjectableCallValues
+) -> Any:
     """Run async code so that the token's cancellation also cancels the task."""
     task = asyncio.current_task()
     assert task is not None  # this coroutine runs in one
@@ -192,6 +203,7 @@ def main() -> None:
     setup = frames.decode_request(first) if first is not None else None
     if not isinstance(setup, frames.ToolWorkerLimitsFrame):
         return
+    # Programs whose parent has ended become children of this process, so that they can be found and killed.
     adopt_orphans()
     for kind, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, setup.memory)):
         with suppress(ValueError, OSError):  # the system has a lower limit already, or none of this kind

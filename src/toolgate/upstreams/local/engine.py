@@ -21,8 +21,8 @@ from toolgate.upstreams.local.control_tokens import ControlTokenEscaper, Unreada
 from toolgate.upstreams.local.stop_texts import StopTextFilter
 from toolgate.wire.length_prefix import read_prefixed
 
+# Tokens of a prompt that are read between two checks for a cancellation.
 BATCH = 128
-"""Tokens of a prompt that are read between two checks for a cancellation."""
 
 NOT_INSTALLED = (
     "The runtime is not installed: run pip install '.[embedded]' in the clone of Toolgate, "
@@ -31,10 +31,12 @@ NOT_INSTALLED = (
 NO_OPENMP = "The runtime needs the system's OpenMP library: install the package libgomp1 (libgomp on Fedora)."
 
 
-class EnginePipes:
-    """The message streams, protected from libraries that print."""
+class EngineProcessStdio:
+    """The message streams on standard input and output, protected from libraries that print."""
 
     def __init__(self) -> None:
+        # Our messages get numbers of their own. Standard input becomes empty, and standard output goes to standard
+        # error, or a line that the runtime prints would stand in the middle of a message.
         self._incoming: BinaryIO = os.fdopen(os.dup(0), "rb")
         self._outgoing = os.dup(1)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -51,7 +53,7 @@ class EnginePipes:
         """Send a message; the process ends if the server is gone."""
         rest = memoryview(frames.encode(report))
         try:
-            while rest:
+            while rest:  # a pipe may take less than all
                 rest = rest[os.write(self._outgoing, rest) :]
         except OSError:
             os._exit(0)
@@ -64,8 +66,8 @@ class WeightsNotLoadable(Exception):
 class LlamaEngine:
     """Loaded weights that generate one answer at a time."""
 
-    def __init__(self, pipes: EnginePipes) -> None:
-        self._pipes = pipes
+    def __init__(self, stdio: EngineProcessStdio) -> None:
+        self._stdio = stdio
         self._orders: queue.SimpleQueue[frames.EngineGenerateFrame] = queue.SimpleQueue()
         self._cancelled: set[int] = set()
         self._server: Any = None  # the runtime has no types
@@ -73,17 +75,31 @@ class LlamaEngine:
 
     def load(self, order: frames.EngineLoadFrame) -> None:
         """Load the weights; WeightsNotLoadable if that fails."""
-        began = time.monotonic()
-        self._server = _load(order)
+        began, path = time.monotonic(), Path(order.path)
+        if not path.is_file():
+            raise WeightsNotLoadable(f"There is no file {order.path}.")
         try:
-            self._filter = ControlTokenEscaper(control_tokens(Path(order.path)))
+            import xllamacpp as runtime  # type: ignore[import-not-found, import-untyped, unused-ignore]  # an extra
+        except ModuleNotFoundError:
+            raise WeightsNotLoadable(NOT_INSTALLED) from None
+        except ImportError as error:
+            raise WeightsNotLoadable(
+                NO_OPENMP if "libgomp" in str(error) else f"The runtime does not start: {error}."
+            ) from None
+        try:
+            self._server = runtime.Server(_parameters(runtime, order))
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise WeightsNotLoadable(f"{path.name} cannot be loaded: {error}.") from None
+        # Without the control tokens a user's text could forge turns, so that such weights are not used at all.
+        try:
+            self._filter = ControlTokenEscaper(control_tokens(path))
         except UnreadableVocabulary as error:
-            raise WeightsNotLoadable(f"{Path(order.path).name} cannot be used: {error}.") from None
-        self._pipes.write(frames.EngineReadyFrame(time.monotonic() - began))
+            raise WeightsNotLoadable(f"{path.name} cannot be used: {error}.") from None
+        self._stdio.write(frames.EngineReadyFrame(time.monotonic() - began))
 
     def listen(self) -> None:
         """Read messages until the server is gone, then end at once: loading and generating cannot be interrupted."""
-        while (order := self._pipes.read()) is not None:
+        while (order := self._stdio.read()) is not None:
             match order:
                 case frames.EngineGenerateFrame():
                     self._orders.put(order)
@@ -95,22 +111,22 @@ class LlamaEngine:
         """Generate answers until the process ends."""
         while True:
             order = self._orders.get()
-            writer = GenerationCallback(self._pipes, order, self._cancelled)
+            writer = GenerationFrameWriter(self._stdio, order, self._cancelled)
             try:
                 if order.id not in self._cancelled:
                     self._server.handle_chat_completions(_body(order, self._filter), writer)
                 report = writer.report
             except (ValueError, RuntimeError, TypeError) as error:  # what the runtime raises for a request it rejects
                 report = frames.EngineGenerationFailedFrame(order.id, str(error)[:1000])
-            self._pipes.write(report)
+            self._stdio.write(report)
             self._cancelled.discard(order.id)
 
 
-class GenerationCallback:
+class GenerationFrameWriter:
     """Sends the runtime's chunks of one answer; returns True when the answer is to stop."""
 
-    def __init__(self, pipes: EnginePipes, order: frames.EngineGenerateFrame, cancelled: set[int]) -> None:
-        self._pipes = pipes
+    def __init__(self, stdio: EngineProcessStdio, order: frames.EngineGenerateFrame, cancelled: set[int]) -> None:
+        self._stdio = stdio
         self._id = order.id
         self._cancelled = cancelled
         self._stops = StopTextFilter(order.stop)
@@ -132,15 +148,19 @@ class GenerationCallback:
         self._counts = chunk.get("timings") or self._counts
         if "prompt_progress" in chunk:
             progress = chunk["prompt_progress"]
-            self._pipes.write(
+            self._stdio.write(
                 frames.EnginePromptProgressFrame(self._id, progress.get("processed", 0), progress.get("total", 0))
             )
         for choice in chunk.get("choices") or ():
-            self._send_text(choice.get("delta", {}).get("content"))
+            text = choice.get("delta", {}).get("content")
+            if text and (released := self._stops.feed(text)):
+                self._stdio.write(frames.EngineTextFrame(self._id, released))
+            if self._stops.found is not None:
+                self._ending = "stop_sequence"
             if choice.get("finish_reason") and self._stops.found is None:
                 self._ending = "length" if choice["finish_reason"] == "length" else "stop"
                 if rest := self._stops.end():
-                    self._pipes.write(frames.EngineTextFrame(self._id, rest))
+                    self._stdio.write(frames.EngineTextFrame(self._id, rest))
         return self._stops.found is not None or self._id in self._cancelled
 
     @property
@@ -158,15 +178,9 @@ class GenerationCallback:
             self._stops.found,
         )
 
-    def _send_text(self, text: str | None) -> None:
-        if text and (released := self._stops.feed(text)):
-            self._pipes.write(frames.EngineTextFrame(self._id, released))
-        if self._stops.found is not None:
-            self._ending = "stop_sequence"
-
 
 def _body(order: frames.EngineGenerateFrame, filter_text: ControlTokenEscaper) -> dict[str, Any]:
-    """Return the request in the runtime's format; its timings have the exact token counts, also of a cancelled answer.
+    """Return the request in the runtime's format.
 
     Control tokens are removed from the content of all messages, so that only the model's template begins and ends turns.
     """
@@ -176,28 +190,11 @@ def _body(order: frames.EngineGenerateFrame, filter_text: ControlTokenEscaper) -
         "max_tokens": order.max_tokens,
         "stream": True,
         "return_progress": True,
-        "timings_per_token": True,
+        "timings_per_token": True,  # they have the exact token counts, also of a cancelled answer
         "cache_prompt": True,
     }
     # Its `json_schema` and `tool_choice` let free text through when they fail; a grammar of our own is checked by us.
     return {**body, "grammar": order.grammar} if order.grammar else body
-
-
-def _load(order: frames.EngineLoadFrame) -> Any:
-    if not Path(order.path).is_file():
-        raise WeightsNotLoadable(f"There is no file {order.path}.")
-    try:
-        import xllamacpp as runtime  # type: ignore[import-not-found, import-untyped, unused-ignore]  # an extra
-    except ModuleNotFoundError:
-        raise WeightsNotLoadable(NOT_INSTALLED) from None
-    except ImportError as error:
-        raise WeightsNotLoadable(
-            NO_OPENMP if "libgomp" in str(error) else f"The runtime does not start: {error}."
-        ) from None
-    try:
-        return runtime.Server(_parameters(runtime, order))
-    except (RuntimeError, ValueError, MemoryError) as error:
-        raise WeightsNotLoadable(f"{Path(order.path).name} cannot be loaded: {error}.") from None
 
 
 def _parameters(runtime: Any, order: frames.EngineLoadFrame) -> Any:
@@ -208,8 +205,10 @@ def _parameters(runtime: Any, order: frames.EngineLoadFrame) -> Any:
     parameters.n_batch = parameters.n_ubatch = BATCH
     parameters.n_parallel = 1
     parameters.cache_ram_mib = order.cache
+    # 0: the file is read and not mapped, so that its pages do not stay in memory beside the loaded weights.
     parameters.load_mode = runtime.llama_load_mode(0)
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = order.threads
+    # The runtime opens a port on loopback, whether it is used or not: other programs do not know this key.
     parameters.api_keys = [secrets.token_urlsafe(32)]
     parameters.cors_origins = ""
     parameters.ui = parameters.endpoint_slots = parameters.endpoint_props = parameters.endpoint_metrics = False
@@ -222,18 +221,18 @@ def _parameters(runtime: Any, order: frames.EngineLoadFrame) -> Any:
 def main() -> None:
     """Run the engine until the server is gone."""
     os.environ["GOMP_SPINCOUNT"] = "1000"  # read when the runtime is loaded: spinning threads starve a busy machine
-    pipes = EnginePipes()
+    stdio = EngineProcessStdio()
     with suppress(OSError):  # when memory runs out, the kernel ends this process before the server
         Path("/proc/self/oom_score_adj").write_text("500")
-    order = pipes.read()
+    order = stdio.read()
     if not isinstance(order, frames.EngineLoadFrame):
         return
-    engine = LlamaEngine(pipes)
+    engine = LlamaEngine(stdio)
     threading.Thread(target=engine.listen, name="toolgate-listener", daemon=True).start()
     try:
         engine.load(order)
     except WeightsNotLoadable as error:
-        pipes.write(frames.EngineLoadRefusedFrame(str(error)))
+        stdio.write(frames.EngineLoadRefusedFrame(str(error)))
         sys.stderr.flush()
         os._exit(1)
     engine.serve()

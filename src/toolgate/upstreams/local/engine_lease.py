@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_supervisor import EngineOptions, EngineSupervisor, Fetch
 from toolgate.upstreams.local.fetch import fetch
-from toolgate.upstreams.local.queue import RequestQueue
+from toolgate.upstreams.local.queue import EngineTurnQueue
 from toolgate.upstreams.local.state import LocalModelState, OnState
 
 
@@ -51,7 +51,7 @@ class EngineLeaseProvider(Protocol):
         """Start to download and load in the background."""
 
     async def lease(self) -> EngineLease:
-        """Return a lease of the engine, in the order of requests; Overloaded or UpstreamUnavailable if there is none."""
+        """Return a lease, in the order of requests; GatewayOverloaded or UpstreamUnavailable if there is no engine."""
 
     async def aclose(self) -> None:
         """Release it."""
@@ -62,7 +62,7 @@ class OwnEngineProvider:
 
     def __init__(self, options: EngineOptions, on_state: OnState = lambda state: None, fetch: Fetch = fetch) -> None:
         self._supervisor = EngineSupervisor(options, on_state, fetch)
-        self._queue = RequestQueue(options.queue, options.wait)
+        self._queue = EngineTurnQueue(options.queue, options.wait)
 
     @property
     def state(self) -> LocalModelState:
@@ -76,11 +76,12 @@ class OwnEngineProvider:
     async def lease(self) -> EngineLease:
         """Return a lease of the engine, in the order of requests."""
         await self._supervisor.engine()  # before queueing: while there is no engine, a turn would be of no use
-        ticket = await self._queue.acquire()
+        turn = await self._queue.acquire()
         try:
-            return EngineLease(await self._supervisor.engine(), ticket.release)
+            # Once more: the engine may have been started again while this request waited for its turn.
+            return EngineLease(await self._supervisor.engine(), turn.release)
         except BaseException:
-            ticket.release()
+            turn.release()
             raise
 
     async def aclose(self) -> None:

@@ -17,10 +17,11 @@ from toolgate.processes.child import ChildProcess
 from toolgate.upstreams.local import frames
 from toolgate.wire.length_prefix import OverlongMessage, read_prefixed_async
 
+# What the runtime and its libraries read.
 _PASSED_VARIABLES = ("PATH", "HOME", "LANG", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _MODULE = "toolgate.upstreams.local.engine"
 _END_SECONDS = 2.0
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 4096  # of its standard error, to which the runtime may print without end
 _SIGNAL_HINTS = {signal.SIGKILL: " Perhaps the machine ran out of memory."}
 
 
@@ -85,6 +86,7 @@ class EngineProcess:
         passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}  # none of our secrets
         try:
             self._process = ChildProcess(
+                # -P: a module in the working directory must not stand in for one of ours.
                 [sys.executable, "-P", "-m", _MODULE],
                 stdin=PIPE,
                 stdout=asyncio.StreamReaderProtocol(self._reports),
@@ -101,7 +103,7 @@ class EngineProcess:
         engine = cls()
         try:
             engine._send(order)
-            await asyncio.wait({engine._loaded})
+            await asyncio.wait({engine._loaded})  # which, unlike `await`, does not cancel the future with this task
             engine._loaded.result()
         except BaseException:
             await engine.aclose()
@@ -125,6 +127,7 @@ class EngineProcess:
 
     def cancel(self, id: int) -> None:
         """Cancel this answer."""
+        # One that is no longer here has ended: the engine knows nothing of it any more.
         if self._generations.pop(id, None) is not None:
             self._send(frames.EngineCancelFrame(id))
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolgate.conversation.errors import Overloaded, UpstreamUnavailable
+from toolgate.conversation.errors import GatewayOverloaded, UpstreamUnavailable
 from toolgate.upstreams.local import frames
 from toolgate.upstreams.local.engine_process import EngineFault, EngineProcess
 from toolgate.upstreams.local.fetch import DownloadProgress, WeightsUnavailable, fetch, locate
@@ -21,7 +21,9 @@ from toolgate.upstreams.local.state import LocalModelState, OnState, Phase
 from toolgate.upstreams.local.weights_cache import WeightsCache, default_folder
 from toolgate.upstreams.local.weights_catalog import DEFAULT, DownloadAbandoned, Weights
 
+# Seconds between two starts, doubled each time; after an engine that ran for `_STEADY` they begin again.
 _FIRST_PAUSE, _LONGEST_PAUSE, _STEADY = 0.5, 30.0, 60.0
+# Each reported state is a line in the log.
 _EVERY_PERCENT = 5
 _RETRY = 10.0
 
@@ -47,6 +49,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
 def own_processors() -> int:
     """Return the number of CPUs that this process may use."""
+    # A container may be bound to fewer CPUs than `cpu_count` sees. Not every system has this function.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -73,7 +76,7 @@ class EngineSupervisor:
             self._supervising = asyncio.create_task(self._supervise())
 
     async def engine(self) -> EngineProcess:
-        """Return the engine once it is ready; Overloaded if that takes too long, UpstreamUnavailable if it fails."""
+        """Return the engine once it is ready; GatewayOverloaded if that takes long, UpstreamUnavailable if it fails."""
         self.start()
         try:
             async with asyncio.timeout(self._options.wait):
@@ -83,12 +86,12 @@ class EngineSupervisor:
                     await self._changed.wait()
         except TimeoutError:
             text = f"The embedded model is not ready yet. {self.state.message}"
-            raise Overloaded(text, code="model_loading", retry_after=_RETRY) from None
+            raise GatewayOverloaded(text, code="model_loading", retry_after=_RETRY) from None
         return self._engine
 
     async def aclose(self) -> None:
         """End the engine and any download."""
-        self._abandoned.set()
+        self._abandoned.set()  # the thread of a download cannot be cancelled: it looks at this event
         if self._supervising is not None:
             self._supervising.cancel()
             await asyncio.wait({self._supervising})
@@ -138,6 +141,7 @@ class EngineSupervisor:
         def on_state(progress: DownloadProgress) -> None:
             loop.call_soon_threadsafe(self._progressed, progress)
 
+        # Shielded, because a cancelled `to_thread` would return while the thread still writes to the cache.
         fetching = asyncio.ensure_future(asyncio.to_thread(self._fetch, found, self._cache, on_state, self._abandoned))
         try:
             return await asyncio.shield(fetching)
@@ -167,6 +171,7 @@ class EngineSupervisor:
 
     def _set(self, phase: Phase, message: str, percent: float | None = None, pid: int | None = None) -> None:
         self.state = LocalModelState(phase, self._options.model, message, percent, pid)
+        # Each event is set once and replaced, so that all who wait now are woken and later ones wait for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
         self._on_state(self.state)

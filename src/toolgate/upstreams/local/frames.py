@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from toolgate.wire.length_prefix import encode_prefixed
 
+# Bytes of one message, far above any context: a length beyond it means that the stream is garbled.
 LONGEST = 64 * 1024 * 1024
 
 Ending: TypeAlias = Literal["stop", "length", "stop_sequence", "cancelled"]

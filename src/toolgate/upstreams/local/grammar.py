@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+# No whitespace, in which a small model may be caught; unknown keywords are ignored.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
-"""No whitespace, in which a small model may be caught; unknown keywords are ignored."""
-
+# Groups with `(?` such as lookahead, back references and word boundaries, of which the engine supports few.
 _BEYOND = re.compile(r"\(\?|\\[1-9]|\\[bB]")
 _SHAPE = ("type", "enum", "const", "required", "minItems", "maxItems")
+# A schema is the client's: beyond this depth any value is allowed.
 _DEEPEST = 32
 
 
@@ -52,11 +53,13 @@ def has_unsupported(schema: Mapping[str, Any] | None) -> bool:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
+    # The prefix makes the engine read the rest as a grammar of llguidance, and not as its own GBNF.
     return "%llguidance {}\nstart: %json " + json.dumps({**schema, "x-guidance": _COMPACT})
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema without additional fields."""
+    # Beside these keywords, fields may be named elsewhere in the schema, and closing it would forbid them.
     if "properties" in schema and not ({"anyOf", "oneOf", "allOf", "$ref", "patternProperties"} & set(schema)):
         return {**schema, "additionalProperties": False}
     return schema
@@ -85,6 +88,7 @@ def _resolves(target: str, root: Mapping[str, Any]) -> bool:
         return False
     place: Any = root
     for step in target[1:].split("/")[1:]:
+        # A JSON pointer (RFC 6901) writes `/` as `~1` and `~` as `~0`.
         name = step.replace("~1", "/").replace("~0", "~")
         if not isinstance(place, Mapping) or name not in place:
             return False

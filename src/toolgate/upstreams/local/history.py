@@ -11,16 +11,16 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import (
     Media,
     Message,
-    ModelRefusal,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
     content_with_error_prefix,
     plain_text,
 )
-from toolgate.conversation.result_delimiters import ResultDelimiters, wrap_result
+from toolgate.conversation.result_delimiters import ResultDelimiterGenerator, wrap_result
 from toolgate.upstreams.foreign_field_warnings import unread_parts
 
 UNSEEN = "{} were left out of the conversation: the embedded model reads text only"
@@ -42,7 +42,7 @@ class LocalHistoryToolCall(Struct, frozen=True):
         return f"The tool {self.name} was called with {self.arguments} and {outcome}:\n{result}"
 
 
-class LocalHistoryTurn(Struct, frozen=True):
+class LocalQuestionTurn(Struct, frozen=True):
     """A question, the tools used for it, and the answer so far."""
 
     question: str
@@ -54,11 +54,11 @@ class LocalHistory(Struct, frozen=True):
     """A whole conversation; the last turn is the one to answer."""
 
     system: str
-    turns: tuple[LocalHistoryTurn, ...]
+    turns: tuple[LocalQuestionTurn, ...]
     warnings: tuple[str, ...] = ()
 
     @property
-    def last(self) -> LocalHistoryTurn:
+    def last(self) -> LocalQuestionTurn:
         """The turn to answer."""
         return self.turns[-1]
 
@@ -68,6 +68,7 @@ def read(messages: Sequence[Message], secret: bytes) -> LocalHistory:
 
     Results stand between marks made of `secret`.
     """
+    # Media in the question itself would change the answer, so that they are refused; earlier ones are left out.
     last = max([number for number, message in enumerate(messages) if message.role == "user"], default=-1)
     unseen: set[str] = set()
     for number, message in enumerate(messages):
@@ -79,12 +80,14 @@ def read(messages: Sequence[Message], secret: bytes) -> LocalHistory:
         unseen |= kinds | {one.kind for result in results for one in result.content if isinstance(one, Media)}
     system = "\n\n".join([plain_text(message.parts) for message in messages if message.role == "system"])
     warnings = [UNSEEN.format(f"parts of kind {kind}") for kind in sorted(unseen)]
-    return LocalHistory(system, _turns(messages, ResultDelimiters(secret)), (*warnings, *unread_parts(messages)))
+    return LocalHistory(
+        system, _turns(messages, ResultDelimiterGenerator(secret)), (*warnings, *unread_parts(messages))
+    )
 
 
-def _turns(messages: Sequence[Message], marks: ResultDelimiters) -> tuple[LocalHistoryTurn, ...]:
+def _turns(messages: Sequence[Message], marks: ResultDelimiterGenerator) -> tuple[LocalQuestionTurn, ...]:
     results = {part.call_id: part for message in messages for part in message.parts if isinstance(part, ToolResult)}
-    turns: list[LocalHistoryTurn] = []
+    turns: list[LocalQuestionTurn] = []
     fresh = True
     for message in messages:
         marks.add(message)
@@ -92,36 +95,33 @@ def _turns(messages: Sequence[Message], marks: ResultDelimiters) -> tuple[LocalH
             case "user":
                 text = plain_text(message.parts)
                 if turns and fresh:  # two messages in a row are one question
-                    turns[-1] = LocalHistoryTurn(f"{turns[-1].question}\n\n{text}")
+                    turns[-1] = LocalQuestionTurn(f"{turns[-1].question}\n\n{text}")
                 else:
-                    turns.append(LocalHistoryTurn(text))
+                    turns.append(LocalQuestionTurn(text))
                 fresh = True
             case "assistant":
-                turn = turns.pop() if turns else LocalHistoryTurn("")
+                turn = turns.pop() if turns else LocalQuestionTurn("")
                 turns.append(_answered(turn, message.parts, results, marks))
                 fresh = False
-    return tuple(turns) or (LocalHistoryTurn(""),)
+    return tuple(turns) or (LocalQuestionTurn(""),)
 
 
 def _answered(
-    turn: LocalHistoryTurn, parts: Sequence[Part], results: dict[str, ToolResult], marks: ResultDelimiters
-) -> LocalHistoryTurn:
+    turn: LocalQuestionTurn, parts: Sequence[Part], results: dict[str, ToolResult], marks: ResultDelimiterGenerator
+) -> LocalQuestionTurn:
     used, answer = list(turn.used), turn.answer
     for part in parts:
         match part:
-            case Text(text) | ModelRefusal(text):
+            case Text(text) | RefusalPart(text):
                 answer += text
-            case ToolCall():
-                used.append(_used(part, results.get(part.id), marks))
+            case ToolCall(name=name, arguments=arguments):
+                text, failed, result = "There is no result.", True, results.get(part.id)
+                if result is not None:
+                    pieces = content_with_error_prefix(result)
+                    text = "".join([one.text if isinstance(one, Text) else f"[{one.kind}]" for one in pieces])
+                    failed = bool(result.is_error)
+                mark = marks.mark([text] if result is not None else ())
+                used.append(LocalHistoryToolCall(name, arguments, text, mark, failed))
             case Reasoning() | _:
                 pass  # thoughts of other models would only mislead a small one
-    return LocalHistoryTurn(turn.question, tuple(used), answer)
-
-
-def _used(call: ToolCall, result: ToolResult | None, marks: ResultDelimiters) -> LocalHistoryToolCall:
-    if result is None:
-        return LocalHistoryToolCall(call.name, call.arguments, "There is no result.", marks.mark(()), failed=True)
-    text = "".join(
-        [part.text if isinstance(part, Text) else f"[{part.kind}]" for part in content_with_error_prefix(result)]
-    )
-    return LocalHistoryToolCall(call.name, call.arguments, text, marks.mark([text]), bool(result.is_error))
+    return LocalQuestionTurn(turn.question, tuple(used), answer)

@@ -6,21 +6,20 @@ Proxies and certificates are those of the environment.
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
-from typing import BinaryIO
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from toolgate.upstreams.local.weights_catalog import DownloadAbandoned, DownloadFailed, HubDownload
+from toolgate.upstreams.local.weights_catalog import DownloadAbandoned, DownloadFailed, ModelHubFile
 
 HUB = "https://huggingface.co"
 _CHUNK = 256 * 1024
-_SECONDS = 30.0
+_SECONDS = 30.0  # without any byte
 
 
-def address(file: HubDownload, environment: Mapping[str, str]) -> str:
+def address(file: ModelHubFile, environment: Mapping[str, str]) -> str:
     """Return the URL of the file; `HF_ENDPOINT` names another hub, as for the hub's own tools."""
     hub = environment.get("HF_ENDPOINT", HUB).rstrip("/")
     return f"{hub}/{file.repository}/resolve/main/{quote(file.file)}"
@@ -45,31 +44,23 @@ def download(
         raise DownloadFailed(f"{url} is no web address")
     request = Request(url, headers={"range": f"bytes={start}-"} if start else {})  # noqa: S310 - checked above
     try:
-        with closing(urlopen(request, timeout=seconds)) as response:  # noqa: S310
-            whole = response.status != 206
-            with part.open("wb" if whole else "ab") as file:
-                _copy(response, file, 0 if whole else start, size, on_progress, abandoned)
+        with (
+            closing(urlopen(request, timeout=seconds)) as response,  # noqa: S310
+            # A server that ignores `range` sends everything, with status 200 instead of 206.
+            part.open("ab" if response.status == 206 else "wb") as file,
+        ):
+            at = start if response.status == 206 else 0
+            while chunk := response.read(_CHUNK):
+                if abandoned.is_set():
+                    raise DownloadAbandoned
+                at += len(chunk)
+                if at > size:
+                    raise DownloadFailed("the hub's file is longer than it should be")
+                file.write(chunk)
+                on_progress(at)
+            if at < size:
+                raise DownloadFailed(f"the hub broke off after {at:,} of {size:,} bytes")
     except HTTPError as error:
         raise DownloadFailed(f"the hub answered with status {error.code}") from None
     except (URLError, OSError, HTTPException) as error:
         raise DownloadFailed(f"the hub could not be reached or broke off ({getattr(error, 'reason', error)})") from None
-
-
-def _copy(
-    response: HTTPResponse,
-    file: BinaryIO,
-    at: int,
-    size: int,
-    on_progress: Callable[[int], None],
-    abandoned: threading.Event,
-) -> None:
-    while chunk := response.read(_CHUNK):
-        if abandoned.is_set():
-            raise DownloadAbandoned
-        at += len(chunk)
-        if at > size:
-            raise DownloadFailed("the hub's file is longer than it should be")
-        file.write(chunk)
-        on_progress(at)
-    if at < size:
-        raise DownloadFailed(f"the hub broke off after {at:,} of {size:,} bytes")

@@ -3,25 +3,26 @@
 import asyncio
 from collections import deque
 
-from toolgate.conversation.errors import Overloaded
+from toolgate.conversation.errors import GatewayOverloaded
 
 _RETRY = 5.0
 
 
-class QueueTicket:
+class GrantedTurn:
     """The turn of a request, released once."""
 
-    def __init__(self, queue: "RequestQueue") -> None:
-        self._queue: RequestQueue | None = queue
+    def __init__(self, queue: "EngineTurnQueue") -> None:
+        self._queue: EngineTurnQueue | None = queue
 
     def release(self) -> None:
         """Give the turn to the next request."""
+        # The engine releases it when a generation has ended, and the stream once more when it is closed.
         queue, self._queue = self._queue, None
         if queue is not None:
             queue.grant_next()
 
 
-class RequestQueue:
+class EngineTurnQueue:
     """A queue for one turn at a time; `capacity` requests may wait, each up to `seconds`."""
 
     def __init__(self, capacity: int, seconds: float) -> None:
@@ -35,11 +36,11 @@ class RequestQueue:
         """The number of waiting requests."""
         return len(self._waiting)
 
-    async def acquire(self) -> QueueTicket:
-        """Wait for a turn; Overloaded has the number of requests ahead."""
+    async def acquire(self) -> GrantedTurn:
+        """Wait for a turn; GatewayOverloaded has the number of requests ahead."""
         if not self._busy:
             self._busy = True
-            return QueueTicket(self)
+            return GrantedTurn(self)
         if len(self._waiting) >= self._capacity:
             raise self._full(f"the queue is full: {self._capacity} requests wait already")
         waiter = asyncio.get_running_loop().create_future()
@@ -53,12 +54,13 @@ class RequestQueue:
         except asyncio.CancelledError:
             self._withdraw(waiter)
             raise
-        return QueueTicket(self)
+        return GrantedTurn(self)
 
     def grant_next(self) -> None:
         """Give the turn to the next request."""
         while self._waiting:
             waiter = self._waiting.popleft()
+            # `_busy` stays true: the turn changes hands. A waiter that is done was cancelled or has timed out.
             if not waiter.done():
                 waiter.set_result(None)
                 return
@@ -74,6 +76,6 @@ class RequestQueue:
             self.grant_next()  # the turn was granted while this request was being cancelled
         return 1
 
-    def _full(self, text: str) -> Overloaded:
+    def _full(self, text: str) -> GatewayOverloaded:
         message = f"The embedded model answers one request at a time, and {text}."
-        return Overloaded(message, code="upstream_full", retry_after=_RETRY)
+        return GatewayOverloaded(message, code="upstream_full", retry_after=_RETRY)

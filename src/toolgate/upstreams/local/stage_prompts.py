@@ -5,24 +5,24 @@ The beginning of each prompt is the same for the same tools, so that the engine 
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from toolgate.conversation.request import ToolDef
 from toolgate.upstreams.local.history import LocalHistory
 
 Messages: TypeAlias = tuple[Mapping[str, str], ...]
 
+# Characters for the descriptions of all tools together in the choosing prompt, and of one of them.
 _ROOM = 6000
-"""Characters for the descriptions of all tools together in the choosing prompt."""
-
 _SHORTEST, _LONGEST = 40, 240
+# Characters of a question, a result and an earlier turn: on a CPU every token of a prompt takes time.
 _QUESTION_TO_CHOOSE, _QUESTION_TO_CALL, _RESULT, _EARLIER = 1500, 6000, 1500, 300
 _NO_TOOL_NEEDED = ("Hello, how are you?", "Write a short poem about the sea.", "What is the capital of France?")
+# Example tools that cannot be chosen: without them a small model seldom chooses any.
 _EXAMPLE_TOOLS = {
     "play_music": ("Plays music.", "Play some jazz."),
     "find_place": ("Tells about shops and other places.", "Is the pharmacy on Main Street still open?"),
 }
-"""Example tools that cannot be chosen: without them a small model seldom chooses any."""
 
 _CHOOSE = (
     "You choose the tool that is needed for the user's message.\n"
@@ -86,6 +86,7 @@ def to_choose(conversation: LocalHistory, tools: Sequence[ToolDef], none: str | 
     shots += [(question, none) for question in _NO_TOOL_NEEDED]
     shown = [(f"{_USER_MESSAGE}{question}\n{_WHICH}", name) for question, name in shots]
     then = _NEXT.format(none=none) if conversation.last.used else _WHICH
+    # After a result the examples show both outcomes: one more call is needed, and the answer is known.
     if conversation.last.used:
         shown += [(_NOT_ENOUGH.format("find_place", _SHOP) + then, "play_music")] if len(examples) == 2 else []
         shown.append((_ENOUGH.format("shop_hours", _SHOP) + then, none))
@@ -98,10 +99,24 @@ def to_choose(conversation: LocalHistory, tools: Sequence[ToolDef], none: str | 
 
 def to_call(conversation: LocalHistory, tool: ToolDef) -> Messages:
     """Return the prompt for the arguments of this tool."""
+    given = tool.input_schema or {}
+    required, fields = given.get("required") or (), given.get("properties")
+    parameters: list[str] = []
+    for name, field in fields.items() if isinstance(fields, Mapping) else ():
+        schema = field if isinstance(field, Mapping) else {}  # the schema `true` allows any value
+        kind = schema.get("type", "any")
+        form = kind if isinstance(kind, str) else "/".join(map(str, kind))
+        if "enum" in schema:
+            form = "one of " + ", ".join([json.dumps(one, ensure_ascii=False) for one in schema["enum"]])
+        inner = {key: schema[key] for key in ("items", "properties") if key in schema}
+        detail = clipped(json.dumps(inner, ensure_ascii=False), 400) if inner else ""
+        description = clipped(_one_line(str(schema.get("description", ""))), 300)
+        need = "required" if name in required else "optional"
+        parameters.append(f"- {name} ({form}, {need}): {description} {detail}".rstrip(" :"))
     instructions = _CALL.format(
         name=tool.name,
         description=clipped(_one_line(tool.description or ""), 600),
-        parameters=_parameters(tool.input_schema or {}) or "none",
+        parameters="\n".join(parameters) or "none",
     )
     question = _question(conversation, f"Write the arguments for the call of {tool.name}.", _QUESTION_TO_CALL)
     return (_message("system", instructions), _message("user", question))
@@ -111,6 +126,7 @@ def clipped(text: str, most: int) -> str:
     """Return the text, or its beginning and end where it is longer."""
     if len(text) <= most:
         return text
+    # A request often begins with what it is about and ends with what is wanted.
     return f"{text[: most * 2 // 3]} … {text[-(most // 3) :]}"
 
 
@@ -118,6 +134,7 @@ def _question(conversation: LocalHistory, then: str, room: int = _QUESTION_TO_CH
     """Return the newest question with its tool results, and earlier turns in short."""
     last = conversation.last
     lines: list[str] = []
+    # Two earlier turns, for questions such as "And tomorrow?".
     for turn in conversation.turns[-3:-1]:
         lines.append(f"Earlier the user said: {clipped(_one_line(turn.question), _EARLIER)}")
         if turn.answer:
@@ -126,27 +143,6 @@ def _question(conversation: LocalHistory, then: str, room: int = _QUESTION_TO_CH
     lines.append(f"{_USER_MESSAGE}{question}")
     lines += [clipped(used.render(), _RESULT) for used in last.used]
     return "\n".join([*lines, then])
-
-
-def _parameters(schema: Mapping[str, Any]) -> str:
-    required = schema.get("required") or ()
-    fields = schema.get("properties")
-    if not isinstance(fields, Mapping):
-        return ""
-    return "\n".join([_parameter(name, field, name in required) for name, field in fields.items()])
-
-
-def _parameter(name: str, field: Any, required: bool) -> str:
-    schema = field if isinstance(field, Mapping) else {}
-    kind = schema.get("type", "any")
-    form = kind if isinstance(kind, str) else "/".join(map(str, kind))
-    if "enum" in schema:
-        form = "one of " + ", ".join([json.dumps(one, ensure_ascii=False) for one in schema["enum"]])
-    inner = {key: schema[key] for key in ("items", "properties") if key in schema}
-    detail = clipped(json.dumps(inner, ensure_ascii=False), 400) if inner else ""
-    description = clipped(_one_line(str(schema.get("description", ""))), 300)
-    need = "required" if required else "optional"
-    return f"- {name} ({form}, {need}): {description} {detail}".rstrip(" :")
 
 
 def _message(role: str, content: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.conversation.arguments import is_object
+from toolgate.conversation.call_ids import new_call_id
 from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import (
     FinishReason,
@@ -22,7 +23,6 @@ from toolgate.conversation.events import (
     StepStart,
     Usage,
 )
-from toolgate.conversation.ids import new_call_id
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ToolDef
 from toolgate.upstreams.local import frames, grammar, stage_prompts
@@ -32,13 +32,12 @@ from toolgate.upstreams.local.tool_choice_plan import NAME, ToolChoicePlan, samp
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer
 
 _NAME_TOKENS = 64
+# A limit, because a small model that does not end a string would go on to the end of its context.
 _ARGUMENT_TOKENS = 1024
-"""A limit, because a small model that does not end a string would go on to the end of its context."""
-
 _GREEDY = {"temperature": 0.0}
 _RETRY = 5.0
+# The penalty for choosing no tool: found by measuring, see bench/embedded.py.
 _NO_TOOL_PENALTY = -1.0
-"""The penalty for choosing no tool: found by measuring, see bench/embedded.py."""
 
 
 class LocalModelStream:
@@ -66,7 +65,7 @@ class LocalModelStream:
         await self._rest.aclose()
 
 
-class GenerationAccumulator(Struct):
+class StageOutput(Struct):
     """The text of one generation, filled while it runs."""
 
     pieces: list[str] = []
@@ -100,18 +99,33 @@ class StagedGeneration:
             self._done()
 
     async def _step(self) -> AsyncGenerator[list[StepEvent], None]:
+        # Emitted with the first part: while a tool is chosen, a failure of the engine can still become a fallback.
         start: list[StepEvent] = [StepStart(model=self._model)]
-        tool, called = await self._choose_tool(), False
+        plan, settings, begun = self._plan, self._plan.settings, False
+        tool = await self._choose_tool()
         if tool is not None:
-            call = self._further_call if self._plan.conversation.last.used else self._call
+            call = self._further_call if plan.conversation.last.used else self._call
             async with aclosing(call(tool, start)) as batches:
                 async for batch in batches:
-                    called = True
+                    begun = True
                     yield batch
-        if not called:
-            async with aclosing(self._text_answer(start)) as batches:
-                async for batch in batches:
-                    yield batch
+            if begun:
+                return
+        # No call: an answer in text, or in JSON if that was requested.
+        order = frames.EngineGenerateFrame(
+            0, stage_prompts.to_answer(plan.conversation), plan.max_tokens, sampling(settings), stop=settings.stop
+        )
+        written = StageOutput()
+        forms = grammar.value(settings.output.schema) if settings.output else None
+        writing = self._write_with_grammar(order, forms, written) if forms else self._write(order, written, self._done)
+        async with aclosing(writing) as pieces:
+            async for piece in pieces:
+                yield [PartDelta(piece)] if begun else [*start, PartStart(Text("")), PartDelta(piece)]
+                begun = True
+        last: list[StepEvent] = [PartEnd(Text(written.text))] if begun else start
+        over = written.over
+        reason: FinishReason = "length" if over is not None and over.ending == "length" else "stop"
+        yield [*last, StepEnd(reason, self._usage, over.stop_sequence if over else None)]
 
     async def _choose_tool(self) -> ToolDef | None:
         """Choose the tool to call next, if any."""
@@ -124,15 +138,16 @@ class StagedGeneration:
         asked = stage_prompts.to_choose(plan.conversation, plan.tools, none)
         choosing = {**_GREEDY, "logit_bias": [[none, _NO_TOOL_PENALTY]]} if none else _GREEDY
         order = frames.EngineGenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
-        written = GenerationAccumulator()
-        await _drain(self._write(order, written, _not_yet))
+        written = StageOutput()
+        # The lease of the engine is not released yet: another generation follows.
+        await _drain(self._write(order, written, lambda: None))
         return next((tool for tool in tools if tool.name == written.text.strip()), None)
 
     async def _call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
         """Yield a call whose arguments are emitted while they are generated."""
         opening = ToolCall(new_call_id(), tool.name, "")
         yield [*start, PartStart(opening)]
-        written = GenerationAccumulator()
+        written = StageOutput()
         async with aclosing(self._arguments(tool, written)) as pieces:
             async for piece in pieces:
                 yield [PartDelta(piece)]
@@ -140,48 +155,31 @@ class StagedGeneration:
 
     async def _further_call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
         """Yield a further call for the same question if it is a new one."""
-        written = GenerationAccumulator()
+        written = StageOutput()
         await _drain(self._arguments(tool, written))
         used = self._plan.conversation.last.used
+        # The same call again would bring the same result: the model has what it needs, and is asked for text instead.
         if self._plan.may_decline and any((one.name, one.arguments) == (tool.name, written.text) for one in used):
             return
         opening = ToolCall(new_call_id(), tool.name, "")
         deltas = [PartDelta(written.text)] if written.pieces else []
         yield [*start, PartStart(opening), *deltas, *self._end_call(opening, written)]
 
-    def _end_call(self, opening: ToolCall, written: GenerationAccumulator) -> list[StepEvent]:
+    def _end_call(self, opening: ToolCall, written: StageOutput) -> list[StepEvent]:
         complete = is_object(written.text)
+        # Arguments may be cut off by the limit of tokens; otherwise the grammar makes sure that they are JSON.
         if not complete and written.over is not None and written.over.ending != "length":
             raise InvalidUpstreamAnswer("The embedded model wrote arguments that are not JSON.")
         call = replace(opening, arguments=written.text, complete=complete)
         return [PartEnd(call), StepEnd("tool_calls" if complete else "length", self._usage)]
 
-    async def _text_answer(self, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
-        """Yield an answer in text, or in JSON if that was requested."""
-        plan, settings = self._plan, self._plan.settings
-        order = frames.EngineGenerateFrame(
-            0, stage_prompts.to_answer(plan.conversation), plan.max_tokens, sampling(settings), stop=settings.stop
-        )
-        written = GenerationAccumulator()
-        forms = grammar.value(settings.output.schema) if settings.output else None
-        begun = False
-        writing = self._write_with_grammar(order, forms, written) if forms else self._write(order, written, self._done)
-        async with aclosing(writing) as pieces:
-            async for piece in pieces:
-                yield [PartDelta(piece)] if begun else [*start, PartStart(Text("")), PartDelta(piece)]
-                begun = True
-        last: list[StepEvent] = [PartEnd(Text(written.text))] if begun else start
-        over = written.over
-        reason: FinishReason = "length" if over is not None and over.ending == "length" else "stop"
-        yield [*last, StepEnd(reason, self._usage, over.stop_sequence if over else None)]
-
-    def _arguments(self, tool: ToolDef, written: GenerationAccumulator) -> AsyncGenerator[str, None]:
+    def _arguments(self, tool: ToolDef, written: StageOutput) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
         order = frames.EngineGenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, _GREEDY)
         return self._write_with_grammar(order, grammar.arguments(tool.input_schema), written)
 
     async def _write_with_grammar(
-        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: GenerationAccumulator
+        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: StageOutput
     ) -> AsyncGenerator[str, None]:
         """Yield the text of the first of these grammars that the engine accepts."""
         for form in forms:
@@ -196,7 +194,7 @@ class StagedGeneration:
         raise InvalidUpstreamAnswer("The embedded model could not be held to the form that was asked for.")
 
     async def _write(
-        self, order: frames.EngineGenerateFrame, written: GenerationAccumulator, done: Callable[[], None]
+        self, order: frames.EngineGenerateFrame, written: StageOutput, done: Callable[[], None]
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of one generation; `done` is called when it has ended, read or not."""
         generation = self._engine.generate(order, done)
@@ -209,29 +207,21 @@ class StagedGeneration:
                     case frames.EngineGenerationEndFrame():
                         written.over = message
                         self._usage += Usage(message.prompt, message.written, cache_read=message.cached)
-                    case frames.EngineGenerationFailedFrame():
-                        raise _fault(message)
+                    case frames.EngineGenerationFailedFrame(prompt=None):
+                        raise InvalidUpstreamAnswer(f"The embedded model's engine refused: {message.message}")
+                    case frames.EngineGenerationFailedFrame(prompt=prompt, context=context):
+                        text = f"This model's context is {context} tokens, and the request takes {prompt}."
+                        raise InvalidRequest(text, param="messages", code="context_length_exceeded")
         except EngineFault as fault:
             text = f"{fault} It is being started again; this answer is lost."
-            if written.pieces:
+            if written.pieces:  # the client may have received some of it, so that it cannot be asked for again
                 raise InvalidUpstreamAnswer(text) from None
             raise UpstreamUnavailable(text, status=503, retry_after=_RETRY) from None
         finally:
-            generation.cancel()
-
-
-def _not_yet() -> None:
-    """Another generation follows."""
+            generation.cancel()  # does nothing if it has ended; else the client has left
 
 
 async def _drain(pieces: AsyncGenerator[str, None]) -> None:
     async with aclosing(pieces):
         async for _ in pieces:
             pass
-
-
-def _fault(failed: frames.EngineGenerationFailedFrame) -> InvalidRequest | InvalidUpstreamAnswer:
-    if failed.prompt is not None:
-        text = f"This model's context is {failed.context} tokens, and the request takes {failed.prompt}."
-        return InvalidRequest(text, param="messages", code="context_length_exceeded")
-    return InvalidUpstreamAnswer(f"The embedded model's engine refused: {failed.message}")

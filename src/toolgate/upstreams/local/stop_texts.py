@@ -19,7 +19,13 @@ class StopTextFilter:
             place, self.found = min(places)
             self._held = ""
             return text[:place]
-        keep = max([_overlap(text, ending) for ending in self._endings], default=0)
+        # Hold back the longest end of the text that begins a stop text.
+        keep = 0
+        for ending in self._endings:
+            for size in range(min(len(text), len(ending) - 1), keep, -1):
+                if text.endswith(ending[:size]):
+                    keep = size
+                    break
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -27,9 +33,3 @@ class StopTextFilter:
         """Return the text that was held back."""
         rest, self._held = self._held, ""
         return rest
-
-
-def _overlap(text: str, ending: str) -> int:
-    """Return how many characters at the end of the text begin the stop text."""
-    longest = min(len(text), len(ending) - 1)
-    return next((size for size in range(longest, 0, -1) if text.endswith(ending[:size])), 0)

@@ -15,9 +15,8 @@ from toolgate.upstreams.local.history import LocalHistory
 from toolgate.upstreams.tool_definition_rewrite import AdaptedRequest, adapt
 
 NAME = "embedded"
+# Calls for one question, after which it is answered: small models get lost in longer chains.
 MOST_CALLS = 6
-"""Calls for one question, after which it is answered: small models get lost in longer chains."""
-
 _ONE_CALL = "parallel_tool_calls: the embedded model makes one call at a time"
 _SAMPLING_DEFAULTS = {"temperature": 0.3, "top_p": 0.9, "top_k": 20}
 
@@ -49,6 +48,7 @@ def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) ->
     conversation = history.read(asked.messages, secret or new_secret())
     tools = tuple([tool for tool in asked.tools if tool.kind == "function"])
     choice = asked.tool_choice
+    # A choice among several names has become fewer tools in `adapt`: what is left here is one name, or none.
     mode = choice.mode if choice else "auto"
     named = choice.names[0] if choice and choice.names else None
     if mode == "none" or (mode == "auto" and len(conversation.last.used) >= MOST_CALLS):
@@ -57,28 +57,24 @@ def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) ->
         offered = tuple([tool for tool in tools if named in (None, tool.name)])
     # A small model would call the tool again that has just given its result.
     used = {used.name for used in conversation.last.used if not used.failed} if mode == "auto" else set[str]()
+    left_out: list[str] = []
+    if choice is not None and choice.parallel and offered:
+        left_out.append(_ONE_CALL)
+    if asked.settings.thinking is not None and asked.settings.thinking.enabled:
+        left_out.append("the embedded model does not think before it answers")
+    left_out += [f"tool {tool.name} is hosted elsewhere" for tool in asked.tools if tool.kind == "hosted"]
+    for tool in offered:
+        if grammar.has_unsupported(tool.input_schema):
+            left_out.append(f"the schema of {tool.name} holds references or patterns that the embedded model ignores")
     return ToolChoicePlan(
         adapted,
         conversation,
-        offered,
+        offered,  # all of them stay in the prompt, whose beginning the engine then has in its cache
         tuple([tool for tool in offered if tool.name not in used]),
         mode == "auto",
         asked.settings.max_tokens or max_tokens,
-        (*adapted.dropped, *conversation.warnings, *_left_out(asked, offered)),
+        (*adapted.dropped, *conversation.warnings, *left_out),
     )
-
-
-def _left_out(request: ModelRequest, offered: tuple[ToolDef, ...]) -> list[str]:
-    choice, settings = request.tool_choice, request.settings
-    left: list[str] = []
-    if choice is not None and choice.parallel and offered:
-        left.append(_ONE_CALL)
-    if settings.thinking is not None and settings.thinking.enabled:
-        left.append("the embedded model does not think before it answers")
-    left += [f"tool {tool.name} is hosted elsewhere" for tool in request.tools if tool.kind == "hosted"]
-    loose = [tool.name for tool in offered if grammar.has_unsupported(tool.input_schema)]
-    left += [f"the schema of {name} holds references or patterns that the embedded model ignores" for name in loose]
-    return left
 
 
 def sampling(settings: RequestSettings) -> dict[str, Any]:

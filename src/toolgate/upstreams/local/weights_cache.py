@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +21,7 @@ from toolgate.upstreams.local.weights_catalog import KNOWN, DownloadAbandoned, W
 MAGIC = b"GGUF"
 _POLL = 0.2
 _CHUNK = 4 * 1024 * 1024
+# A name becomes a file name: no slash, and no dot in front.
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
@@ -70,6 +70,7 @@ class WeightsCache:
     def take(self, path: Path, weights: Weights) -> Path:
         """Move a complete file to its path, atomically and only if its digest is right."""
         self._verify(path, weights)
+        # On the disk before it has its name, or a power failure could leave a file of zeros with a valid stamp.
         with path.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(path, self.path(weights))
@@ -86,6 +87,7 @@ class WeightsCache:
             raise InvalidWeights(f"{chosen!r} cannot be the name; choose another of letters, digits, dots and dashes.")
         target = self.path(known) if known else self.folder / f"{chosen}.gguf"
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Copied under another name, so that another process never loads half of it.
         waiting = target.with_name(f"{target.name}.adding.part")
         shutil.copyfile(source, waiting)
         os.replace(waiting, target)
@@ -108,16 +110,26 @@ class WeightsCache:
         """Hold the lock for downloading these weights; wait for another process that has it, unless abandoned."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{weights.file}.lock").open("w") as lock:
-            while not _try_lock(lock):
-                if abandoned.wait(_POLL):
-                    raise DownloadAbandoned
+            # Polled and not blocking, so that a server can stop while it waits. The kernel releases the lock of a
+            # process that dies.
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if abandoned.wait(_POLL):
+                        raise DownloadAbandoned from None
             yield
 
     def _verify(self, path: Path, weights: Weights) -> None:
-        size = path.stat().st_size
-        if size != weights.size:
-            raise InvalidWeights(f"{path.name} has {size:,} bytes where {weights.size:,} were expected.")
-        stamp = _read_stamp(path) or _hash(path)
+        status, stamp = path.stat(), None
+        if status.st_size != weights.size:
+            raise InvalidWeights(f"{path.name} has {status.st_size:,} bytes where {weights.size:,} were expected.")
+        # Hashing a gigabyte takes seconds: the stamp beside the file counts while size and time are still the same.
+        with suppress(OSError, msgspec.DecodeError):
+            stamp = msgspec.json.decode(_stamp_path(path).read_bytes(), type=VerifiedHashStamp)
+        if stamp is None or (stamp.size, stamp.modified) != (status.st_size, status.st_mtime_ns):
+            stamp = _hash(path)
         if stamp.sha256 != weights.sha256:
             _stamp_path(path).unlink(missing_ok=True)
             raise InvalidWeights(f"{path.name} has the SHA-256 {stamp.sha256} where {weights.sha256} was expected.")
@@ -141,14 +153,6 @@ def check_magic(path: Path) -> None:
         raise InvalidWeights(f"{path} is not a GGUF file.")
 
 
-def _try_lock(lock: TextIO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _hash(path: Path) -> VerifiedHashStamp:
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -160,16 +164,6 @@ def _hash(path: Path) -> VerifiedHashStamp:
 
 def _stamp_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.stamp")
-
-
-def _read_stamp(path: Path) -> VerifiedHashStamp | None:
-    """Return the record of the file, if it has not changed since."""
-    status = path.stat()
-    with suppress(OSError, msgspec.DecodeError):
-        stamp = msgspec.json.decode(_stamp_path(path).read_bytes(), type=VerifiedHashStamp)
-        if (stamp.size, stamp.modified) == (status.st_size, status.st_mtime_ns):
-            return stamp
-    return None
 
 
 def _write_stamp(path: Path, sha256: str) -> None:

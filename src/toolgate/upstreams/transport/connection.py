@@ -9,9 +9,10 @@ from toolgate.conversation.errors import UpstreamError
 from toolgate.upstreams.transport.limits import UpstreamTimeouts
 from toolgate.upstreams.transport.response_reader import ResponseReader
 
+# Unread bytes of a body at which reading pauses: the upstream then waits for a slow client, and memory stays small.
 HIGH_WATER = 128 * 1024
+# Bytes of a large body that are written at once: a socket's transport copies what the kernel does not take.
 _SLICE = 256 * 1024
-"""Bytes of a large body that are written at once: a socket's transport copies what the kernel does not take."""
 
 
 class ConnectionOwner(Protocol):
@@ -54,7 +55,7 @@ class UpstreamHttpConnection(asyncio.Protocol):
         """Write a request; the response arrives in the returned reader."""
         assert self._transport is not None  # only open connections leave the pool
         reader = self._reader = ResponseReader(self, timeouts, total_at, head_cap, head.startswith(b"HEAD "))
-        if len(body) < _SLICE:
+        if len(body) < _SLICE:  # one write is one system call, and mostly one packet
             self._transport.write(head + body)
         else:
             self._transport.write(head)
@@ -71,6 +72,7 @@ class UpstreamHttpConnection(asyncio.Protocol):
         # A peer that answered before it had read the whole request would take the rest for the next one.
         if error is not None or not reader.keep_alive or self._unsent or self._transport.get_write_buffer_size():
             self.close()
+        # Otherwise a connection that waits in the pool would not notice that the peer closes it.
         if self._paused:
             self.resume()
         self._reused = True
@@ -98,6 +100,7 @@ class UpstreamHttpConnection(asyncio.Protocol):
 
     def watch(self, deadline: float) -> None:
         """Check the deadlines by then; one timer serves them all and is seldom moved."""
+        # A later deadline leaves the timer as it is: `_tick` finds that nothing is overdue and sets it anew.
         if deadline < self._timer_at:
             self._cancel_timer()
             self._timer_at = deadline
@@ -130,6 +133,7 @@ class UpstreamHttpConnection(asyncio.Protocol):
         self._end_reader(clean)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # After `eof_received` there is no reader left. Else the connection was reset, and the body may be cut off.
         self._end_reader(clean=False)
         self._cancel_timer()
         self._owner.lost(self)

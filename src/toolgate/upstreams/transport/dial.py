@@ -14,6 +14,7 @@ from toolgate.upstreams.transport.address import Proxy, UpstreamOrigin
 from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.tunnel import open_tunnel
 
+# RFC 8305 recommends this pause: a dead IPv6 route then costs a quarter of a second, and few hosts see two attempts.
 NEXT_ADDRESS_AFTER = 0.25
 Address = tuple[socket.AddressFamily, Any]  # what follows the family depends on it
 # OpenSSL's codes for why a certificate was not accepted; its messages would quote the certificate.
@@ -68,25 +69,22 @@ async def _open(
 ) -> UpstreamHttpConnection:
     loop = asyncio.get_running_loop()
     through = origin if proxy is None else proxy
+    host, port = through.host, through.port
     if at:
-        port, six = through.port, socket.AF_INET6
+        six = socket.AF_INET6
         addresses = _alternate((six, (one, port, 0, 0)) if ":" in one else (socket.AF_INET, (one, port)) for one in at)
     else:
-        addresses = await _resolve(loop, through.host, through.port)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:  # a name: asking a name server blocks, so asyncio does it in a thread
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = _alternate((family, address) for family, _, _, _, address in found)
     sock = await (_connect_to(loop, addresses[0]) if len(addresses) == 1 else _race(loop, addresses))
     if proxy is not None and tls is not None:
         return await open_tunnel(sock, origin, proxy, tls, make)
     hostname = origin.host if tls is not None else None
     _, connection = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=hostname)
     return connection
-
-
-async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Address]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:  # a name: asking a name server blocks, so asyncio does it in a thread
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return _alternate((family, address) for family, _, _, _, address in found)
 
 
 def _alternate(found: Iterable[Address]) -> list[Address]:
@@ -102,6 +100,7 @@ async def _connect_to(loop: asyncio.AbstractEventLoop, address: Address) -> sock
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        # Without it the end of a request would wait for the acknowledgement of its beginning.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await loop.sock_connect(sock, place)
     except BaseException:
@@ -111,10 +110,8 @@ async def _connect_to(loop: asyncio.AbstractEventLoop, address: Address) -> sock
 
 
 async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> socket.socket:
-    """Try the next address when the last one failed or takes too long; the first to connect is used (RFC 8305).
-
-    Written here because uvloop's create_connection tries one address after the other.
-    """
+    """Try the next address when the last one failed or takes too long; the first to connect is used (RFC 8305)."""
+    # Written here because uvloop's create_connection tries one address after the other.
     waiting = deque(addresses)
     running: set[asyncio.Task[socket.socket]] = set()
     failure: BaseException | None = None
@@ -129,7 +126,7 @@ async def _race(loop: asyncio.AbstractEventLoop, addresses: list[Address]) -> so
                 if task.exception() is not None:
                     failure = task.exception()
                     running.discard(task)
-                elif winner is None:
+                elif winner is None:  # a second one that connected stays in `running` and is closed below
                     winner = task.result()
                     running.discard(task)
     finally:

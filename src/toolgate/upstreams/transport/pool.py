@@ -25,7 +25,7 @@ class ConnectionPool:
         self._dial = dial
         self._limit = limit
         self._keepalive = keepalive
-        self._busy = 0
+        self._busy = 0  # slots taken: connections in an exchange, and those that are being opened
         self._closed = False
         self._connections: set[UpstreamHttpConnection] = set()
         self._idle: deque[UpstreamHttpConnection] = deque()  # the longest idle first; the last one is used first
@@ -35,6 +35,7 @@ class ConnectionPool:
 
     def ready(self) -> UpstreamHttpConnection | None:
         """Return an idle connection, if there is one and a slot is free."""
+        # Most requests find one: they take it here without a coroutine.
         if self._busy >= self._limit:
             return None
         connection = self._take_idle() if self._idle else None
@@ -54,7 +55,7 @@ class ConnectionPool:
                 if self._closed:  # while it was being opened
                     connection.close()
                     raise self._closed_error()
-        except BaseException:
+        except BaseException:  # also when the caller is cancelled
             self._release_slot()
             raise
         return connection
@@ -71,6 +72,7 @@ class ConnectionPool:
         self._release_slot()
 
     def lost(self, connection: UpstreamHttpConnection) -> None:
+        # Only forgets the socket. Its slot came back when the exchange ended, in `free`, or when its opening failed.
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -88,6 +90,7 @@ class ConnectionPool:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
+        # Callers first: an aborted connection frees its slot, which would go to the first of them.
         while self._queue:
             waiter = self._queue.popleft()
             if not waiter.done():
@@ -122,6 +125,7 @@ class ConnectionPool:
         """Give the slot to the caller that has waited longest, or free it."""
         while self._queue:
             waiter = self._queue.popleft()
+            # `_busy` stays as it is: the slot changes hands. A waiter that is done has timed out or was cancelled.
             if not waiter.done():
                 waiter.set_result(None)
                 return
@@ -135,7 +139,7 @@ class ConnectionPool:
         return None
 
     async def _open(self, limit: float) -> UpstreamHttpConnection:
-        """Open a connection; remove one whose opening failed or was cancelled, because uvloop never reports its loss."""
+        """Open a connection, and remove it again if its opening fails or is cancelled."""
         made: list[UpstreamHttpConnection] = []
 
         def make() -> UpstreamHttpConnection:
@@ -145,6 +149,7 @@ class ConnectionPool:
         try:
             return await self._dial(limit, make)
         except BaseException:
+            # uvloop never calls `connection_lost` for these, so that `aclose` would wait for them for ever.
             for connection in made:
                 connection.close()
                 self.lost(connection)

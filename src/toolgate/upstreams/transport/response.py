@@ -11,6 +11,7 @@ from toolgate.upstreams.transport.inflate import CODINGS, ResponseInflater
 from toolgate.upstreams.transport.limits import ResponseSizeLimits, size
 from toolgate.upstreams.transport.response_reader import ResponseReader
 
+# How long the end of a body may take after its last event, such as `data: [DONE]`: usually one more chunk of no bytes.
 _GRACE_SECONDS = 0.25
 
 
@@ -44,6 +45,7 @@ class UpstreamResponse:
         self._released = False
         self._coding = coding = reader.headers.get("content-encoding", "").lower()
         self._plain = not coding or coding == "identity"
+        # We ask for `identity`, but some servers and proxies compress nevertheless.
         self._inflate = ResponseInflater(coding) if coding and coding in CODINGS else None
 
     def __aiter__(self) -> "UpstreamResponse":
@@ -70,8 +72,10 @@ class UpstreamResponse:
     async def read(self) -> bytes:
         """Return the whole body, or the rest that has not been read."""
         self._cap = self._caps.whole
+        # A short body has mostly arrived with its head: then there is nothing to wait for and nothing to join.
         if self._plain and self._reader.complete and self._reader.size <= self._cap:
             return self._reader.take()
+        # The parser has refused a content-length that is no number.
         if self._cap < int(self.headers.get("content-length", "0")):
             raise self._over()
         with BytesIO() as whole:  # closed, so that the traceback of a failure does not keep megabytes alive
@@ -93,6 +97,7 @@ class UpstreamResponse:
 
     def __del__(self) -> None:
         # A response that was dropped unread would occupy its connection, and its slot, until a timeout.
+        # The garbage collector may run in another thread, so that the loop does the closing.
         connection = self._reader.connection
         if connection is not None and not self._released and not connection.loop.is_closed():
             warnings.warn(
@@ -102,7 +107,7 @@ class UpstreamResponse:
 
     async def _inflated(self) -> bytes:
         reader, inflate = self._reader, self._inflate
-        if inflate is None:
+        if inflate is None:  # a coding that is unknown here, such as br; it does not matter if there is no body
             if reader.size:
                 raise self._broken("sent its body in a content-encoding that was not asked for")
             return b""

@@ -12,6 +12,7 @@ from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 # A peer that closed a pooled connection before our request reached it shows that within a round trip.
 # One that closes later may have worked on the request meanwhile, so that repeating it would not be safe.
 STALE_WITHIN = 2.0
+# Names of headers that are kept in lower case; upstreams send the same few dozen with every response.
 _KNOWN_NAMES = 256
 
 
@@ -104,9 +105,17 @@ class ResponseReader:
         try:
             self._parser.feed_data(piece)
         except (HttpParserError, HttpParserUpgrade) as broken:
+            # Garbage behind a complete response does not harm it, but no other may follow on this connection.
             if not self.complete:
-                return InvalidUpstreamAnswer(f"{self.upstream} {_reason(broken)}")
+                # An exception of a callback reaches us as the context of the parser's own.
+                reason: object = broken.__context__
+                if isinstance(broken, HttpParserUpgrade):
+                    reason = "switched protocols, which was not requested"
+                elif not isinstance(reason, _ProtocolError):
+                    reason = f"does not speak HTTP/1.1 as it should: {broken}"
+                return InvalidUpstreamAnswer(f"{self.upstream} {reason}")
             self.keep_alive = False
+        # Once for all that this read brought, and not in the callbacks: a waiter that wakes costs a turn of the loop.
         if self._waiter is not None and (self.size != before or self.headed != headed or self.complete):
             self._wake()
         if self.size != before or self.complete:
@@ -120,6 +129,7 @@ class ResponseReader:
 
     def lost(self, clean: bool, reused: bool) -> UpstreamError | None:
         """Return the fault of a lost connection; None where the end of the connection is the end of the body."""
+        # Without content-length and chunks, the end of the connection ends the body (RFC 9112, 6.3).
         if self.headed and self._until_close and clean:
             self.complete = True
             return None
@@ -155,11 +165,12 @@ class ResponseReader:
             self._wake()
 
     def on_message_begin(self) -> None:
+        # Interim responses (status 100 to 199) may come before the final one, and nothing may come after it.
         if self.headed:
             raise _ProtocolError("sent more than its answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_size = size = self._head_size + len(name) + len(value) + 4
+        self._head_size = size = self._head_size + len(name) + len(value) + 4  # ": " and the line end
         if size > self._head_cap:
             raise _ProtocolError(self._too_much())
         if self.headed:  # a trailer: no dialect uses one
@@ -177,12 +188,13 @@ class ResponseReader:
             self.headers.clear()  # those of an interim response do not belong to the final one
             return
         coding = self.headers.get("transfer-encoding")
+        # The parser undoes chunks alone: a body in `gzip, chunked` would be passed on compressed.
         if coding is not None and coding.lower() != "chunked":
             raise _ProtocolError("used a transfer-encoding other than chunked")
         self.status, self.headed = status, True
         self.keep_alive = parser.should_keep_alive()
         self._until_close = coding is None and "content-length" not in self.headers
-        self.complete = self._head_only
+        self.complete = self._head_only  # a response to HEAD has no body, whatever its content-length
 
     def on_body(self, piece: bytes) -> None:
         if self.complete:
@@ -215,6 +227,7 @@ class ResponseReader:
         if self._waiter is not None:
             raise RuntimeError("a response has one reader at a time")
         self._waiter = waiter = connection.loop.create_future()
+        # Before the head, `_stall_at` stays at the time of the request plus `first_byte`.
         if self.headed:
             idle_at = connection.loop.time() + self._timeouts.idle
             self._stall_at = idle_at if self.size else max(idle_at, self._sent_at + self._timeouts.first_byte)
@@ -244,10 +257,3 @@ class ResponseReader:
 @lru_cache(maxsize=_KNOWN_NAMES)
 def _known_name(name: bytes) -> str:
     return name.decode("latin-1").lower()
-
-
-def _reason(broken: Exception) -> str:
-    if isinstance(broken, HttpParserUpgrade):
-        return "switched protocols, which was not requested"
-    cause = broken.__context__
-    return str(cause) if isinstance(cause, _ProtocolError) else f"does not speak HTTP/1.1 as it should: {broken}"

@@ -10,7 +10,9 @@ from typing import cast
 from toolgate.upstreams.transport.address import Proxy, UpstreamOrigin
 from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 
+# A proxy that sends more than this without the end of its head is refused.
 _ANSWER_CAP = 16 * 1024
+# Such as `HTTP/1.1 200 Connection established`, a line end, headers, and an empty line at the very end.
 _ANSWER = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r].*?\r\n\r\n", re.DOTALL)
 
 
@@ -66,7 +68,7 @@ async def open_tunnel(
     except BaseException:
         transport.abort()
         raise
-    if secured is None:
+    if secured is None:  # the connection was lost as the handshake ended
         raise ProxyRefused
     connection.connection_made(secured)  # start_tls does not call it
     return connection

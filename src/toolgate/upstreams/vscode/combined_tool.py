@@ -29,17 +29,8 @@ def as_one_tool(request: ModelRequest) -> "tuple[ModelRequest, CombinedToolUnwra
     name = _NAME
     while name in {tool.name for tool in tools}:
         name += "_"
-    combined = ToolDef(name, _description(tools), _schema(tools))
-    changed = replace(request, tools=(combined,), tool_choice=ToolChoice("required", (name,), choice.parallel))
-    return changed, CombinedToolUnwrapper(name, {tool.name for tool in tools})
-
-
-def _description(tools: list[ToolDef]) -> str:
     lines = [f"- {tool.name}: {tool.description or 'no description'}" for tool in tools]
-    return "\n".join(["Call one of these tools, by its name and with its arguments:", *lines])
-
-
-def _schema(tools: list[ToolDef]) -> dict[str, Any]:
+    description = "\n".join(["Call one of these tools, by its name and with its arguments:", *lines])
     calls = [
         {
             "type": "object",
@@ -51,7 +42,11 @@ def _schema(tools: list[ToolDef]) -> dict[str, Any]:
         }
         for tool in tools
     ]
-    return {"type": "object", "properties": {"call": {"anyOf": calls}}, "required": ["call"]}
+    # The alternatives are one level down, because editors accept none at the root of a schema.
+    schema = {"type": "object", "properties": {"call": {"anyOf": calls}}, "required": ["call"]}
+    combined = ToolDef(name, description, schema)
+    changed = replace(request, tools=(combined,), tool_choice=ToolChoice("required", (name,), choice.parallel))
+    return changed, CombinedToolUnwrapper(name, {tool.name for tool in tools})
 
 
 class _Call(Struct):
@@ -95,19 +90,14 @@ class CombinedToolUnwrapper:
 
     def _meant(self, call: ToolCall) -> ToolCall:
         """Return the call that is meant; an unreadable one stays as it is, and is refused as a call of an unknown tool."""
-        meant = _decode_meant(call.arguments)
-        if meant is None or meant.name not in self._names or not bytes(meant.arguments).startswith(b"{"):
+        # `{"call": {"name": …, "arguments": {…}}}`; some models leave out the object around the call.
+        try:
+            meant = _decode_combined(call.arguments).call
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            try:
+                meant = _decode_bare(call.arguments)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):
+                return call
+        if meant.name not in self._names or not bytes(meant.arguments).startswith(b"{"):
             return call
         return replace(call, name=meant.name, arguments=bytes(meant.arguments).decode())
-
-
-def _decode_meant(arguments: str) -> _Call | None:
-    """Decode the call that is meant, also where a model leaves out the object around it."""
-    try:
-        return _decode_combined(arguments).call
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass
-    try:
-        return _decode_bare(arguments)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None

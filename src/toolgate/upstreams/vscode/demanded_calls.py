@@ -32,13 +32,14 @@ class DemandedCallModel:
         first = await _read(await self._model.ask(request))
         if first.has_call:
             return first
+        # An empty message of the assistant is refused by some providers.
         answered = [Message("assistant", (Text(first.text),))] if first.text.strip() else []
         demand = Message("user", (Text(_DEMAND),))
         second = await _read(await self._model.ask(replace(request, messages=(*request.messages, *answered, demand))))
         return second if second.has_call else await _read(second, WARNING)
 
 
-class BufferedAnswer:
+class BufferedModelStream:
     """An answer that was read to its end."""
 
     whole = True
@@ -71,7 +72,7 @@ class BufferedAnswer:
         """Do nothing: there is nothing to close."""
 
 
-async def _read(answer: ModelStream, *more: str) -> BufferedAnswer:
+async def _read(answer: ModelStream, *more: str) -> BufferedModelStream:
     batches: list[list[StepEvent]] = []
     try:
         async with aclosing(answer.events()) as events:
@@ -79,4 +80,4 @@ async def _read(answer: ModelStream, *more: str) -> BufferedAnswer:
                 batches.append(batch)
     finally:
         await answer.aclose()
-    return BufferedAnswer(answer.upstream, batches, (*answer.warnings, *more))
+    return BufferedModelStream(answer.upstream, batches, (*answer.warnings, *more))

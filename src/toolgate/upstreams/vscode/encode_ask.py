@@ -14,24 +14,23 @@ from toolgate.bridge.frames import (
     BridgeAskFrame,
     BridgeDataPart,
     BridgeTextPart,
-    BridgeToolCallPart,
+    BridgeToolCall,
     BridgeToolResult,
     EditorChatTool,
     EditorMessage,
     EditorModelSelector,
     Piece,
 )
-from toolgate.conversation import ids
+from toolgate.conversation import call_ids
 from toolgate.conversation.arguments import is_object
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import (
     REASONING_DROPPED,
     Media,
-    Message,
-    ModelRefusal,
     Opaque,
     Part,
     Reasoning,
+    RefusalPart,
     Text,
     ToolCall,
     ToolResult,
@@ -40,9 +39,7 @@ from toolgate.conversation.request import (
     HOSTED_SETTINGS,
     ModelRequest,
     OptionalSettingsEncoder,
-    RequestSettings,
     ToolChoice,
-    ToolDef,
 )
 
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -62,6 +59,7 @@ _UNSUPPORTED = OptionalSettingsEncoder(
     top_logprobs="top_logprobs",
     thinking="thinking",
 )
+# Keywords that models of editors refuse at the root of a schema.
 _BESIDE_PROPERTIES = ("oneOf", "anyOf", "allOf", "not", "if", "then", "else")
 
 
@@ -89,17 +87,26 @@ def encode_ask(
     """Return the frame, and warnings of what it leaves out."""
     dropped: list[str] = []
     choice = request.tool_choice or ToolChoice()
-    tools = [_tool(tool) for tool in _offered(request, choice, dropped)]
+    tools = _offered(request, choice, dropped)
+    # Editors can demand a call of one tool only: `combined_tool.py` has made one of several before.
     forced = choice.mode == "required" and len(tools) == 1
     if choice.mode == "required" and not tools:
         raise InvalidRequest("tool_choice demands a call, but there is no tool to call.", param="tool_choice")
+    messages: list[EditorMessage] = []
+    for message in request.messages:
+        parts = tuple([piece for part in message.parts for piece in _pieces(part, capabilities, dropped)])
+        if parts:
+            messages.append(EditorMessage("assistant" if message.role == "assistant" else "user", parts))
+    dropped += _UNSUPPORTED.warnings(request.settings)
+    if request.settings.output is not None:
+        dropped.append("the editor's models take no output format")
     frame = BridgeAskFrame(
         id=id,
         model=model,
-        messages=tuple(_messages(request.messages, capabilities, dropped)),
+        messages=tuple(messages),
         tools=tuple(tools),
         tool_mode="required" if forced else "auto",
-        options=_options(request.settings, dropped),
+        options=_OPTIONS.fields(request.settings),
         justification=f"Toolgate passes on a request of {origin.caller or 'a program on this machine'}.",
         caller=origin.caller,
         request=origin.request,
@@ -108,22 +115,19 @@ def encode_ask(
     return frame, tuple(dict.fromkeys(dropped))
 
 
-def _offered(request: ModelRequest, choice: ToolChoice, dropped: list[str]) -> list[ToolDef]:
+def _offered(request: ModelRequest, choice: ToolChoice, dropped: list[str]) -> list[EditorChatTool]:
     if choice.mode == "none":
         return []
     if any(tool.strict for tool in request.tools):
         dropped.append("strict schemas are not enforced")
-    offered = []
+    offered: list[EditorChatTool] = []
     for tool in request.tools:
         if tool.kind != "function":
             dropped.append(f"the {tool.kind} tool {tool.name!r} has no place here")
         elif not choice.names or tool.name in choice.names:
-            offered.append(tool)
+            # The editor's API has no tool without a description.
+            offered.append(EditorChatTool(tool.name, tool.description or tool.name, plain_schema(tool.input_schema)))
     return offered
-
-
-def _tool(tool: ToolDef) -> EditorChatTool:
-    return EditorChatTool(tool.name, tool.description or tool.name, plain_schema(tool.input_schema))
 
 
 def plain_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -133,61 +137,41 @@ def plain_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
     plain = {key: value for key, value in schema.items() if key not in _BESIDE_PROPERTIES}
     properties = plain.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
+    # A field that only an alternative describes may not be required any more.
     required = plain.get("required")
     if isinstance(required, list):
         plain["required"] = [name for name in required if name in properties]
     return {**plain, "properties": properties}
 
 
-def _options(settings: RequestSettings, dropped: list[str]) -> dict[str, Any]:
-    options = _OPTIONS.fields(settings)
-    dropped += _UNSUPPORTED.warnings(settings)
-    if settings.output is not None:
-        dropped.append("the editor's models take no output format")
-    return options
-
-
-def _messages(
-    messages: tuple[Message, ...], capabilities: LentModelCapabilities, dropped: list[str]
-) -> Iterator[EditorMessage]:
-    for message in messages:
-        parts = tuple([piece for part in message.parts for piece in _pieces(part, capabilities, dropped)])
-        if parts:
-            yield EditorMessage("assistant" if message.role == "assistant" else "user", parts)
-
-
 def _pieces(part: Part, capabilities: LentModelCapabilities, dropped: list[str]) -> Iterator[Piece]:
     match part:
-        case Text(text) | ModelRefusal(text):
+        case Text(text) | RefusalPart(text):
             if text:
                 yield BridgeTextPart(text)
+        case Media(kind="image", data=str(data)):
+            if not capabilities.images:
+                raise InvalidRequest(
+                    "This model of the editor takes no images.", param="messages", code="unsupported_content"
+                )
+            if part.detail not in (None, "auto"):
+                dropped.append("detail of an image has no place here")
+            yield BridgeDataPart(part.mime or "image/png", data)
         case Media():
-            yield from _media(part, capabilities, dropped)
+            where = "url" if part.url else "value" if part.data else "file id"
+            dropped.append(f"{part.kind} by {where} has no place here")
         case ToolCall():
+            # Arguments of a freeform call, or broken ones, are no object, which is all that an editor takes.
             arguments = part.arguments if is_object(part.arguments) else msgspec.json.encode({"input": part.arguments})
             raw = Raw(arguments.encode() if isinstance(arguments, str) else arguments)
-            yield BridgeToolCallPart(ids.original_id(part.id), part.name, raw)
+            yield BridgeToolCall(call_ids.original_id(part.id), part.name, raw)
         case ToolResult(call_id, content, is_error):
             inner = [piece for one in content for piece in _pieces(one, capabilities, dropped)]
             kept = tuple([piece for piece in inner if isinstance(piece, (BridgeTextPart, BridgeDataPart))])
-            yield BridgeToolResult(ids.original_id(call_id), kept or (BridgeTextPart(""),), bool(is_error))
+            yield BridgeToolResult(call_ids.original_id(call_id), kept or (BridgeTextPart(""),), bool(is_error))
         case Reasoning():
             dropped.append(REASONING_DROPPED)
         case Opaque(dialect, value):
             dropped.append(f"a part of type {value.get('type')!r} is known to {dialect} only")
         case _:
             pass  # an approval request, which no history holds
-
-
-def _media(part: Media, capabilities: LentModelCapabilities, dropped: list[str]) -> Iterator[Piece]:
-    if part.kind == "image" and part.data is not None:
-        if not capabilities.images:
-            raise InvalidRequest(
-                "This model of the editor takes no images.", param="messages", code="unsupported_content"
-            )
-        if part.detail not in (None, "auto"):
-            dropped.append("detail of an image has no place here")
-        yield BridgeDataPart(part.mime or "image/png", part.data)
-        return
-    where = "url" if part.url else "value" if part.data else "file id"
-    dropped.append(f"{part.kind} by {where} has no place here")

@@ -9,39 +9,38 @@ from collections.abc import AsyncGenerator, Callable
 
 from msgspec.structs import replace
 
-from toolgate.bridge.exchange import EditorExchange, ExchangeTimeouts
+from toolgate.bridge.exchange import EditorExchange, EditorExchangeTimeouts
 from toolgate.bridge.frames import (
     BridgeCountFrame,
     BridgeDataPart,
     BridgeTextPart,
     BridgeThinkingPart,
-    BridgeToolCallPart,
+    BridgeToolCall,
     BridgeToolResult,
     EditorModelSelector,
-    EditorTokenUsage,
     LentModel,
     encode_frame,
 )
 from toolgate.bridge.windows import EditorWindow, EditorWindows
 from toolgate.conversation.errors import (
     EmptyModelAnswer,
+    GatewayOverloaded,
     InvalidUpstreamAnswer,
-    Overloaded,
     UpstreamError,
     UpstreamRejected,
     UpstreamUnavailable,
     UpstreamUnreachable,
 )
+from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import StepEvent, Usage
-from toolgate.conversation.fragment_assembler import FragmentAssembler
-from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult
+from toolgate.conversation.message import Media, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.size import is_request_larger
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.rough_size_estimate import is_request_larger
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.dialects.dialect import Quirks
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import ModelStream
-from toolgate.scheduling import FairSlots, QueueFull
+from toolgate.scheduling import QueueFull
 from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter, in_turn, substitute
 from toolgate.upstreams.token_counting_offline import count_request_aside
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer, adapt
@@ -49,8 +48,8 @@ from toolgate.upstreams.vscode.combined_tool import as_one_tool
 from toolgate.upstreams.vscode.encode_ask import AskAttribution, LentModelCapabilities, encode_ask
 
 DIALECT = "vscode"
+# The name of the upstream in the configuration and in the log.
 UPSTREAM = "vscode"
-"""The name of the upstream in the configuration and in the log."""
 
 _QUIRKS, _WITHOUT_TOOLS = Quirks(), Quirks(output_format="none")
 _MARGIN = 1.1  # tokenizers differ: only what is clearly too long is refused here
@@ -66,14 +65,14 @@ class VscodeModel:
         windows: EditorWindows,
         vendor: str | None,
         model: str,
-        timeouts: ExchangeTimeouts | None = None,
+        timeouts: EditorExchangeTimeouts | None = None,
         note: Callable[[str, str], None] = lambda upstream, outcome: None,
     ) -> None:
         """`note` is called for every attempt with `ok` or the code of the failure."""
         self._windows = windows
         self._vendor = vendor
         self._model = model
-        self._timeouts = timeouts or ExchangeTimeouts()
+        self._timeouts = timeouts or EditorExchangeTimeouts()
         self._note = note
 
     async def ask(self, request: ModelRequest) -> ModelStream:
@@ -90,7 +89,13 @@ class VscodeModel:
         """Have the editor count the input tokens of a request."""
         window, lent = self._lender(request)
         texts = tuple([part.text for message in request.messages for part in message.parts if isinstance(part, Text)])
-        others = await count_request_aside(replace(request, messages=_without_texts(request)))
+        # The editor counts texts alone: tools, calls, results and media are counted here.
+        kinds = (Media, ToolCall, ToolResult)
+        rest = [
+            replace(one, parts=tuple([part for part in one.parts if isinstance(part, kinds)]))
+            for one in request.messages
+        ]
+        others = await count_request_aside(replace(request, messages=tuple(rest)))
         exchange = window.exchange(replace(self._timeouts, start=_COUNT_SECONDS, first_byte=_COUNT_SECONDS))
         try:
             frame = BridgeCountFrame(exchange.id, EditorModelSelector(lent.vendor, lent.id), texts)
@@ -121,9 +126,22 @@ class VscodeModel:
 
     async def _asked(self, request: ModelRequest) -> ModelStream:
         window, lent = self._lender(request)
-        await _check_length(request, lent)
+        # A request that is clearly too long is refused before it costs the person anything. A token has more than two
+        # characters on average, so that most requests need not be counted.
+        if is_request_larger(request, 2 * lent.max_input_tokens):
+            counted = await count_request_aside(request)
+            if counted > lent.max_input_tokens * _MARGIN:
+                name, most = lent.name or lent.id, lent.max_input_tokens
+                text = f"The request has about {counted} tokens, and {name} takes {most} at most."
+                raise UpstreamRejected(text, code="context_length_exceeded")
         slots = window.asks
-        await _acquire(slots, request.caller, window.state.title)
+        if not slots.try_acquire():
+            try:
+                async with asyncio.timeout(_SLOT_SECONDS):
+                    await slots.wait(request.caller)
+            except (QueueFull, TimeoutError):
+                text = f"{window.state.title} is answering as many requests as it may; try again shortly."
+                raise GatewayOverloaded(text, code="upstream_full", retry_after=_SLOT_SECONDS) from None
         try:
             return await self._send(request, window, lent)
         except BaseException:
@@ -175,7 +193,7 @@ class VscodeStream:
 
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
         """Yield the events in batches, as the editor sent them."""
-        assembler, rewriter = FragmentAssembler(self._tools), self._rewriter
+        assembler, rewriter = EventAssembler(self._tools), self._rewriter
         assembler.start(model=self._lent.id)
         empty, stopped = True, False
         try:
@@ -187,13 +205,13 @@ class VscodeStream:
                             empty = empty and not text
                         case BridgeThinkingPart(text=text):
                             assembler.reasoning(text)
-                        case BridgeToolCallPart(call_id, name, raw) if not (self._only_one_call and assembler.called):
+                        case BridgeToolCall(call_id, name, raw) if not (self._only_one_call and assembler.called):
                             arguments = bytes(raw).decode()
                             assembler.end_part()
                             assembler.call(call_id, id=call_id, name=name, arguments=arguments)
                             assembler.end_call(call_id)
                             empty = False
-                        case BridgeToolCallPart():
+                        case BridgeToolCall():
                             stopped = True  # the client wants one call at a time, and editors have no field for that
                         case BridgeDataPart(mime=mime, data=data):
                             assembler.whole(Media("image" if mime.startswith("image/") else "file", mime, data))
@@ -208,12 +226,15 @@ class VscodeStream:
                     yield batch
         finally:
             self._close()
+        # At a stop text the rewriter has emitted the end of the step itself.
         if rewriter is not None and rewriter.done:
             return
         ending = self._exchange.ending
         if empty:
             raise EmptyModelAnswer("The editor's model answered with neither text nor a call.")
-        usage = _usage(ending.usage) if ending is not None and ending.usage is not None else None
+        usage, reported = None, ending.usage if ending is not None else None
+        if reported is not None:
+            usage = Usage(reported.input, reported.output, cache_read=min(reported.cached or 0, reported.input))
         assembler.end((ending.finish if ending is not None else None) or "stop", usage)
         batch = assembler.take()
         yield batch if rewriter is None else rewriter.restore(batch)
@@ -238,60 +259,17 @@ def _encode(
     changed = substitute(adapted.request, DIALECT, _WITHOUT_TOOLS if lent.tools is False else _QUIRKS)
     rewriters = changed.rewriters
     sent = changed.request
+    # Undone from the last change to the first: the combined tool, the emulated settings, the names.
     if combined := as_one_tool(sent):
         sent, decoder = combined
         rewriters = (decoder, *rewriters)
     if adapted.originals:
         rewriters = (*rewriters, ToolNameRestorer(adapted.originals))
-    capabilities = LentModelCapabilities(images=lent.images is not False)
-    frame, dropped = encode_ask(id, EditorModelSelector(lent.vendor, lent.id), sent, capabilities, _origin(request))
+    # Counted for the person, whom the editor shows how many questions one request of a client has cost.
+    origin = AskAttribution(request.caller, request.request_id)
+    if request.tally is not None:
+        request.tally.lent += 1
+        origin = AskAttribution(request.caller, request.request_id, request.tally.lent)
+    capabilities = LentModelCapabilities(images=lent.images is not False)  # None: the editor does not know
+    frame, dropped = encode_ask(id, EditorModelSelector(lent.vendor, lent.id), sent, capabilities, origin)
     return encode_frame(frame), (*adapted.dropped, *changed.dropped, *dropped), in_turn(rewriters)
-
-
-def _origin(request: ModelRequest) -> AskAttribution:
-    """Return on whose behalf the model is asked, and count the question."""
-    tally = request.tally
-    if tally is None:
-        return AskAttribution(request.caller, request.request_id)
-    tally.lent += 1
-    return AskAttribution(request.caller, request.request_id, tally.lent)
-
-
-async def _check_length(request: ModelRequest, lent: LentModel) -> None:
-    """Refuse a request that is clearly too long, before it costs the person anything."""
-    if not is_request_larger(request, 2 * lent.max_input_tokens):
-        return
-    counted = await count_request_aside(request)
-    if counted > lent.max_input_tokens * _MARGIN:
-        raise UpstreamRejected(
-            f"The request has about {counted} tokens, and {lent.name or lent.id} takes {lent.max_input_tokens} at most.",
-            code="context_length_exceeded",
-        )
-
-
-async def _acquire(slots: FairSlots, caller: str, editor: str) -> None:
-    if slots.try_acquire():
-        return
-    try:
-        async with asyncio.timeout(_SLOT_SECONDS):
-            await slots.wait(caller)
-    except (QueueFull, TimeoutError):
-        raise Overloaded(
-            f"{editor} is answering as many requests as it may; try again shortly.",
-            code="upstream_full",
-            retry_after=_SLOT_SECONDS,
-        ) from None
-
-
-def _usage(reported: EditorTokenUsage) -> Usage:
-    return Usage(reported.input, reported.output, cache_read=min(reported.cached or 0, reported.input))
-
-
-def _without_texts(request: ModelRequest) -> tuple[Message, ...]:
-    kinds = (Media, ToolCall, ToolResult)
-    return tuple(
-        [
-            replace(message, parts=tuple([part for part in message.parts if isinstance(part, kinds)]))
-            for message in request.messages
-        ]
-    )

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from toolgate.bridge.frames import LentModel
 from toolgate.bridge.windows import EditorWindows
 from toolgate.engine.ports import Model
-from toolgate.upstreams.model_names import ModelNames
+from toolgate.upstreams.model_names import ModelNameTable
 from toolgate.upstreams.router import LENT_PREFIX, ModelRoute, TokenCounter
 
+# Tools of one request: editors refuse more.
 MAX_TOOLS = 128
-"""Tools of one request: editors refuse more."""
 
 MakeLent = Callable[[str, LentModel], tuple[Model, TokenCounter | None]]
 
@@ -28,7 +28,7 @@ class LentRoutes:
         self._make = make
         self._made: dict[tuple[str, LentModel], ModelRoute] = {}
         self._routes: Mapping[str, ModelRoute] = {}
-        self._names: ModelNames[ModelRoute] = ModelNames([])
+        self._names: ModelNameTable[ModelRoute] = ModelNameTable([])
         self._revision = -1
 
     @property
@@ -43,17 +43,21 @@ class LentRoutes:
         return self._names.find(name)
 
     def _refresh(self) -> None:
-        if self._revision == self._windows.revision:
+        if self._revision == self._windows.revision:  # nothing has changed, as for most requests
             return
         self._revision = self._windows.revision
         lent = self._windows.models()
         families = Counter((one.vendor, one.family) for one in lent)
-        named = {_name(one, unique=families[one.vendor, one.family] == 1): one for one in lent}
+        named: dict[str, LentModel] = {}
+        for one in lent:
+            unique = bool(one.family) and families[one.vendor, one.family] == 1
+            named[f"{LENT_PREFIX}{one.vendor}/{one.family if unique else one.id}"] = one
+        # A route that was made before is kept, with the state of its model.
         self._made = {(name, one): self._route(name, one) for name, one in sorted(named.items())}
         self._routes = {name: route for (name, _), route in self._made.items()}
         # Of two vendors with one family, the first in the alphabet has its name as an alias.
         aliases = [(alias, route) for route in reversed(self._routes.values()) for alias in route.aliases]
-        self._names = ModelNames([*aliases, *self._routes.items()])
+        self._names = ModelNameTable([*aliases, *self._routes.items()])
 
     def _route(self, name: str, lent: LentModel) -> ModelRoute:
         known = self._made.get((name, lent))
@@ -74,7 +78,3 @@ class LentRoutes:
             editor=True,
             counter=counter,
         )
-
-
-def _name(lent: LentModel, *, unique: bool) -> str:
-    return f"{LENT_PREFIX}{lent.vendor}/{lent.family if unique and lent.family else lent.id}"

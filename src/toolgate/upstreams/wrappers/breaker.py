@@ -85,16 +85,16 @@ class CircuitBreaker:
             self._ended(era, fault)
             raise
         finally:
-            if probe:
+            if probe:  # also when its client has left, or no other request could ever probe
                 self._probing = False
         if probe:
-            self._answering(era)
+            self._close_on_trial(era)
         if answer.whole:
             self._ended(era, "read")
             return answer
         return with_end_listener(answer, lambda ending: self._ended(era, ending))
 
-    def _answering(self, era: int) -> None:
+    def _close_on_trial(self, era: int) -> None:
         """Close an open circuit on trial: one more failure opens it again."""
         if era == self._era and self._open_until is not None:
             self._open_until = None
@@ -112,23 +112,21 @@ class CircuitBreaker:
                 if self._reported:
                     self._reported = False
                     self._on_change(None)
-            case UpstreamError() if not self._counts(ending):
-                self._answering(era)  # an upstream that rejects a request works
+            case UpstreamError() if (
+                isinstance(ending, UpstreamRejected) or ending.status == 429 or not isinstance(ending, self._counted)
+            ):
+                self._close_on_trial(era)  # an upstream that rejects a request works
             case UpstreamError():
                 self._in_a_row += 1
                 self._recent.append(True)
-                if self._open_until is not None or self._too_many():
+                # A share of few answers says little, so that the window must be full.
+                recent = self._recent
+                often = len(recent) == recent.maxlen and sum(recent) >= self._rate * len(recent)
+                if self._open_until is not None or self._in_a_row >= self._failures or often:
                     self._open(ending)
 
-    def _counts(self, fault: UpstreamError) -> bool:
-        return isinstance(fault, self._counted) and not isinstance(fault, UpstreamRejected) and fault.status != 429
-
-    def _too_many(self) -> bool:
-        recent = self._recent
-        full = len(recent) == recent.maxlen
-        return self._in_a_row >= self._failures or (full and sum(recent) >= self._rate * len(recent))
-
     def _open(self, fault: UpstreamError) -> None:
+        # The upstream's own Retry-After counts, but a wrong one must not switch it off for hours.
         asked = min(fault.retry_after or 0.0, self._longest)
         self._open_until = self._clock() + max(self._cooldown, asked)
         self._cooldown = min(self._cooldown * 2, self._longest)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from toolgate.conversation.errors import Overloaded, ToolgateError, UpstreamError, UpstreamRejected
+from toolgate.conversation.errors import GatewayOverloaded, ToolgateError, UpstreamError, UpstreamRejected
 from toolgate.conversation.request import ModelRequest
 from toolgate.engine.ports import Model, ModelStream
 from toolgate.upstreams.wrapped_streams import with_warning
@@ -37,7 +37,7 @@ async def first_answer(
     for name, model in models:
         try:
             answer = await model.ask(request)
-        except (UpstreamError, Overloaded) as fault:
+        except (UpstreamError, GatewayOverloaded) as fault:
             # A 404 is about the configured model or address, which the client did not choose.
             may_fit_elsewhere = fault.status == 404 or (when_too_long and fault.code == TOO_LONG)
             if isinstance(fault, UpstreamRejected) and not may_fit_elsewhere:
@@ -49,13 +49,14 @@ async def first_answer(
     try:
         if len(faults) == 1:
             raise faults[0]
-        raise _summary(faults) from faults[-1]
+        raise _summary(faults) from faults[-1]  # it gets no name here, for the same reason
     finally:
         faults.clear()  # they refer to this frame: a cycle would keep the request in memory
 
 
 def _summary(faults: list[ToolgateError]) -> ToolgateError:
     """Return the last fault with the number of faults in its message and the shortest wait of them all."""
+    # One model that is ready again is enough, so that the shortest wait counts.
     last = faults[-1]
     waits = [fault.retry_after for fault in faults if fault.retry_after is not None]
     summary = type(last)(

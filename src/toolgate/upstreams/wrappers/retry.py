@@ -48,6 +48,7 @@ class RetryBudget:
 
     def withdraw(self) -> bool:
         """Take one retry from the budget; False if there is none."""
+        # Time fills the budget up to `floor` only; what lies above has been earned by requests.
         now = self._clock()
         earned = (now - self._seen) * self._floor / self._per
         self._seen = now
@@ -99,17 +100,15 @@ class RetryingModel:
             try:
                 return await self._model.ask(request)
             except UpstreamError as fault:
-                if not self._may_retry(fault, attempt):
+                if attempt >= self._attempts or not isinstance(fault, self._retried) or fault.code in _LASTING:
+                    raise
+                # The budget comes last: a request that is not retried must take nothing from it.
+                too_long = fault.retry_after is not None and fault.retry_after > self._patience
+                if too_long or not self._budget.withdraw():
                     raise
                 # The random share keeps callers that failed together from retrying together.
                 jitter = self._chance() * min(self._longest, self._first * 2.0 ** (attempt - 1))
                 wait = (fault.retry_after or 0.0) + jitter
+            # Outside of the handler, which would keep the fault, its frames and the request in memory meanwhile.
             await self._sleep(wait)
             attempt += 1
-
-    def _may_retry(self, fault: UpstreamError, attempt: int) -> bool:
-        if attempt >= self._attempts or not isinstance(fault, self._retried) or fault.code in _LASTING:
-            return False
-        if fault.retry_after is not None and fault.retry_after > self._patience:
-            return False
-        return self._budget.withdraw()

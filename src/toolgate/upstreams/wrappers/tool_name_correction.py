@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from toolgate.conversation.events import PartEnd, PartStart, StepEvent
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
-from toolgate.conversation.tool_memoization import tool_names
+from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
 from toolgate.engine.ports import Model, ModelStream
 from toolgate.upstreams.wrapped_streams import WrappedStream
@@ -25,7 +25,8 @@ class ToolNameCorrectingModel:
         self._model = model
 
     def ask(self, request: ModelRequest) -> Coroutine[Any, Any, ModelStream]:
-        """Ask the model; without tools its own coroutine is returned, so that such a request costs nothing more."""
+        """Ask the model."""
+        # Not a coroutine itself: without tools it returns the model's own, so that such a request costs nothing more.
         return self._corrected(request) if request.tools else self._model.ask(request)
 
     async def _corrected(self, request: ModelRequest) -> ModelStream:
@@ -51,11 +52,12 @@ class _CorrectedStream(WrappedStream):
         """Yield the events in batches."""
         async with aclosing(self._answer.events()) as batches:
             async for batch in batches:
-                yield [self._named(event) if isinstance(event, (PartStart, PartEnd)) else event for event in batch]
-
-    def _named(self, event: PartStart | PartEnd) -> StepEvent:
-        call = event.part
-        if not isinstance(call, ToolCall) or call.executor == "provider":
-            return event
-        name = self._names.correct(call.name)
-        return event if name == call.name else replace(event, part=replace(call, name=name))
+                corrected: list[StepEvent] = []
+                for event in batch:
+                    if isinstance(event, (PartStart, PartEnd)) and isinstance(call := event.part, ToolCall):
+                        # A tool that the provider runs itself, such as web search, is declared nowhere here.
+                        name = call.name if call.executor == "provider" else self._names.correct(call.name)
+                        if name != call.name:
+                            event = replace(event, part=replace(call, name=name))
+                    corrected.append(event)
+                yield corrected

@@ -35,7 +35,7 @@ class UsageCountingModel:
         tally = request.tally or UsageTally()
         try:
             answer = await self._model.ask(request)
-        except UpstreamError as fault:
+        except UpstreamError as fault:  # it may have cost tokens, such as a whole answer that cannot be decoded
             tally.add(fault.usage, self._name)
             raise
         except asyncio.CancelledError:  # the upstream may be at work already: what it was sent is counted
@@ -102,7 +102,7 @@ class _CountedStream(WrappedStream):
         async with aclosing(self._answer.events()) as batches:
             async for batch in batches:
                 for event in batch:
-                    kind = type(event)
+                    kind = type(event)  # cheaper than `match`, and this runs for every delta
                     if kind is PartDelta:
                         open_part.append(event.text)  # type: ignore[union-attr]  # a Delta
                     elif kind is PartEnd:
@@ -110,6 +110,7 @@ class _CountedStream(WrappedStream):
                         open_part.clear()
                     elif kind is StepStart:
                         step.started = event.usage  # type: ignore[union-attr]  # a StepStart
+                # A decoder ends a step with the last event of a batch.
                 last = batch[-1] if batch else None
                 if type(last) is StepEnd:
                     usage = last.usage or await token_counting_offline.estimate(step.request, parts)
@@ -133,6 +134,7 @@ class _CountedStream(WrappedStream):
 
 def _at_least(counted: Usage, reported: Usage) -> Usage:
     """Return what was counted, or what was reported where that is more; reported input is taken as it is."""
+    # Before its end an upstream reports the output so far, which may be one token, as in Anthropic's `message_start`.
     return Usage(
         reported.input or counted.input,
         max(reported.output, counted.output),

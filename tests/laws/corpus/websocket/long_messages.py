@@ -1,9 +1,12 @@
-"""Messages of nine megabytes on a WebSocket: text, small values, bad UTF-8, in one frame and in many."""
+"""Messages of nine megabytes on a WebSocket: text, lone surrogates, small values, bad UTF-8, in one frame and in many."""
 
 from tests.laws.gateway import Gateway, frame
 
 TEXTS = {
     "text": b'{"type":"response.create","model":"openai_chat","store":false,"input":"' + b"x" * 9_000_000 + b'"}',
+    "surrogates": b'{"type":"response.create","model":"openai_chat","store":false,"input":"'
+    + b"\\ud83d" * 1_500_000
+    + b'","stream_id":"a"}',
     "values": b'{"type":"response.create","model":"openai_chat","input":[' + b"{}," * 3_000_000 + b"0]}",
     "garbled": b"\xff" * 9_000_000,
     "blank": b" " * 9_000_000,

@@ -12,9 +12,11 @@ import msgspec
 import yaml
 
 MAX_JSON = 8 * 1024 * 1024
+# Less than for JSON, because YAML takes much longer to parse.
 MAX_YAML = 2 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_NODES = 400_000
+# A string, which is passed over with the brackets in it, or an opening or a closing bracket.
 _LEVELS = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
 
 
@@ -52,7 +54,7 @@ def _json(raw: bytes) -> Any:
     try:
         return msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if len(raw) <= MAX_YAML:
+        if len(raw) <= MAX_YAML:  # YAML, too, may begin with a brace: `{openapi: 3.1.0}`
             return _yaml(raw)
         raise _syntax_error("JSON", error) from None
 

@@ -6,6 +6,7 @@ argument: the operator's headers provide it, and a model never sees it.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -13,9 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.tools.egress import EgressRequest
-from toolgate.tools.schema_check import MAX_BYTES, ToolSchemaLinter
-from toolgate.tools.sources.openapi.body import OpenApiRequestBody, chosen
-from toolgate.tools.sources.openapi.parameter import (
+from toolgate.tools.schema_check import MAX_BYTES, ToolSchemaValidator
+from toolgate.tools.sources.openapi.encode_body import OpenApiRequestBody, chosen
+from toolgate.tools.sources.openapi.encode_parameters import (
     STYLES,
     OperationParameter,
     Where,
@@ -24,8 +25,8 @@ from toolgate.tools.sources.openapi.parameter import (
     query_with,
 )
 from toolgate.tools.sources.openapi.reference import DocumentReferences, UnusableOperation, listed, mapped
-from toolgate.tools.sources.openapi.schema import MAX_NODES, SchemaTranslation
-from toolgate.tools.tool import Annotations, ToolSpec
+from toolgate.tools.sources.openapi.schema import MAX_NODES, OpenApiSchemaTranslator
+from toolgate.tools.tool import Annotations, ServerToolDefinition
 
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 # How many subschemas a model is shown: the first number that keeps the input schema within its limit.
@@ -33,6 +34,7 @@ _NODE_LIMITS = (MAX_NODES, 500, 100)
 _MAX_TEXT = 2000
 _MAX_PATH = 2000
 _MAX_PARAMETERS = 500
+# The characters of a header's name (RFC 9110, token).
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLACEHOLDER = re.compile(r"\{([^{}/]+)\}")
 # Headers that the client sets itself or that carry credentials: no document can make them arguments.
@@ -51,7 +53,7 @@ _ANNOTATIONS: Mapping[str, Annotations] = {
 class OpenApiOperation(Struct, frozen=True):
     """The spec of a tool, and how its arguments become a request."""
 
-    spec: ToolSpec
+    spec: ServerToolDefinition
     method: str
     base: str
     path: str
@@ -112,12 +114,19 @@ class OperationReader:
         references: DocumentReferences,
         base: str,
         credentials: frozenset[str],
-        schemas: ToolSchemaLinter,
+        schemas: ToolSchemaValidator,
     ) -> None:
         self._service = service
         self._references = references
         self._base = base.rstrip("/")
-        self._credentials = credentials | _credential_parameters(references)
+        # With the parameters that the document's security schemes use for keys, as `where:name`.
+        keys: set[str] = set()
+        for node in references.section("components", "securitySchemes").values():
+            with suppress(UnusableOperation):
+                scheme = references.follow(node)
+                if scheme.get("type") == "apiKey":
+                    keys.add(f"{scheme.get('in')}:{str(scheme.get('name')).lower()}")
+        self._credentials = credentials | keys
         self._check = schemas
         self._taken: set[str] = set()
 
@@ -128,7 +137,7 @@ class OperationReader:
         if len(found.path) > _MAX_PATH:
             raise UnusableOperation(f"its path is longer than {_MAX_PATH} characters")
         for nodes in _NODE_LIMITS:
-            arguments = _Arguments(SchemaTranslation(self._references, nodes))
+            arguments = _Arguments(OpenApiSchemaTranslator(self._references, nodes))
             parameters = tuple(self._parameters(found, arguments))
             body = self._body(found.node, arguments)
             schema = arguments.schema()
@@ -138,15 +147,22 @@ class OperationReader:
             raise UnusableOperation(f"its input schema {problem}")
         return OpenApiOperation(self._spec(found, schema), found.method, self._base, found.path, parameters, body)
 
-    def _spec(self, found: OperationLocation, schema: Mapping[str, Any]) -> ToolSpec:
+    def _spec(self, found: OperationLocation, schema: Mapping[str, Any]) -> ServerToolDefinition:
         node = found.node
+        whole = re.sub(r"[^A-Za-z0-9_-]+", "_", f"{self._service}_{found.id}").strip("_")
+        whole = re.sub(r"__+", "_", whole)
+        name, count = _shortened(whole, whole), 1
+        while name in self._taken:
+            count += 1
+            name = _shortened(f"{whole}_{count}", whole)
+        self._taken.add(name)
         tags = [tag for tag in listed(node.get("tags")) if isinstance(tag, str)]
         summary = " ".join(str(node.get("summary") or "").split())[:_MAX_TEXT]
         texts = [str(node.get(key) or "").strip() for key in ("summary", "description")]
         description = "\n".join(dict.fromkeys(filter(None, texts))) or found.label
         description = description if len(description) <= _MAX_TEXT else f"{description[:_MAX_TEXT]}…"
-        return ToolSpec(
-            name=self._name(found.id),
+        return ServerToolDefinition(
+            name=name,
             description=f"Deprecated. {description}" if node.get("deprecated") is True else description,
             source=f"http/{self._service}",
             input_schema=schema,
@@ -157,16 +173,6 @@ class OperationReader:
             annotations=_ANNOTATIONS.get(found.method, Annotations()),
         )
 
-    def _name(self, operation: str) -> str:
-        whole = re.sub(r"[^A-Za-z0-9_-]+", "_", f"{self._service}_{operation}").strip("_")
-        whole = re.sub(r"__+", "_", whole)
-        name, count = _shortened(whole, whole), 1
-        while name in self._taken:
-            count += 1
-            name = _shortened(f"{whole}_{count}", whole)
-        self._taken.add(name)
-        return name
-
     def _parameters(self, found: OperationLocation, arguments: "_Arguments") -> Iterator[OperationParameter]:
         declared: dict[tuple[str, str], Mapping[str, Any]] = {}
         for holder in (found.item, found.node):
@@ -175,8 +181,10 @@ class OperationReader:
             for node in listed(holder.get("parameters")):
                 one = self._references.follow(node)
                 declared[str(one.get("in")), str(one.get("name"))] = one
+        # Some documents forget to declare a parameter that stands in the path.
         for name in _PLACEHOLDER.findall(found.path):
             declared.setdefault(("path", name), {"name": name, "in": "path", "schema": {"type": "string"}})
+        # Those of the path first: the first of two parameters of one name keeps it as its argument.
         for (where, name), node in sorted(declared.items(), key=lambda item: item[0][0] != "path"):
             lowered = name.lower()
             is_reserved = where == "header" and (lowered in self._credentials or bool(_RESERVED.fullmatch(name)))
@@ -193,6 +201,7 @@ class OperationReader:
         style = str(node.get("style") or STYLES[where][0])
         if style not in STYLES[where]:
             raise UnusableOperation(f"its parameter {name[:50]!r} is written in the style {style[:30]!r}")
+        # A parameter with `content` instead of `schema` is written as JSON.
         content = node.get("content")
         holder = next(iter(map(mapped, content.values())), {}) if isinstance(content, dict) else node
         required = where == "path" or node.get("required") is True
@@ -209,6 +218,8 @@ class OperationReader:
         media = mapped(content[media_type])
         sent_type = "application/json" if "*" in media_type else media_type
         required, schema = declared.get("required") is True, media.get("schema", {})
+        # The fields of an object become arguments of their own. Not if a name is taken, nor if an optional body has
+        # required fields: they would be required in every call.
         flat = arguments.translation.flat(schema) if form != "text" and isinstance(schema, dict) else None
         if flat is None or any(arguments.clashes(name) for name in flat[0]) or (flat[1] and not required):
             schema = {"type": "string"} if form == "text" else schema
@@ -221,7 +232,7 @@ class OperationReader:
 class _Arguments:
     """Collects the arguments of a tool, each under a name that every upstream accepts."""
 
-    def __init__(self, translation: SchemaTranslation) -> None:
+    def __init__(self, translation: OpenApiSchemaTranslator) -> None:
         self.translation = translation
         self._properties: dict[str, Any] = {}
         self._required: list[str] = []
@@ -264,16 +275,3 @@ def _plain(name: str) -> str:
 def _shortened(name: str, whole: str) -> str:
     """Shorten a name to 64 characters; a digest takes the place of what is cut off."""
     return name if len(name) <= 64 else f"{name[:55]}_{sha256(whole.encode() + name[-4:].encode()).hexdigest()[:8]}"
-
-
-def _credential_parameters(references: DocumentReferences) -> frozenset[str]:
-    """List the parameters that the document's security schemes use for keys, as `where:name`."""
-    found = set()
-    for node in references.section("components", "securitySchemes").values():
-        try:
-            scheme = references.follow(node)
-        except UnusableOperation:
-            continue
-        if scheme.get("type") == "apiKey":
-            found.add(f"{scheme.get('in')}:{str(scheme.get('name')).lower()}")
-    return frozenset(found)

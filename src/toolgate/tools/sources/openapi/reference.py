@@ -36,6 +36,7 @@ class DocumentReferences:
         here: Any = self._document
         for step in pointer[2:].split("/"):
             name = unquote(step).replace("~1", "/").replace("~0", "~")
+            # Nine digits at most: Python refuses to convert thousands of them.
             if isinstance(here, list) and name.isdecimal() and int(name[:9]) < len(here):
                 here = here[int(name[:9])]
             elif isinstance(here, dict) and name in here:

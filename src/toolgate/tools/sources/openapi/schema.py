@@ -12,6 +12,7 @@ from toolgate.tools.sources.openapi.reference import DocumentReferences, Unusabl
 
 MAX_NODES = 2000
 MAX_DEPTH = 32
+# Keywords by what they hold: plain values, one schema, a list of schemas, schemas by name.
 _COPIED = frozenset(
     {
         *("type", "title", "description", "default", "examples", "deprecated", "format", "enum", "const", "pattern"),
@@ -27,6 +28,7 @@ _ONE = frozenset(
     }
 )
 _MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+# With one of these, an object is no plain list of fields.
 _CHOICES = ("oneOf", "anyOf", "not", "if", "patternProperties", "discriminator", "nullable", "propertyNames")
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _TOO_LARGE = "its input is too large or too deeply nested to be shown to a model"
@@ -37,7 +39,7 @@ class SchemaTooLarge(UnusableOperation):
     """The schema is larger than a model should be shown."""
 
 
-class SchemaTranslation:
+class OpenApiSchemaTranslator:
     """The schemas of one operation; `defs` collects what they refer to."""
 
     def __init__(self, references: DocumentReferences, nodes: int = MAX_NODES) -> None:
@@ -66,10 +68,18 @@ class SchemaTranslation:
             if isinstance(translated.get(flag), bool) and translated.pop(flag) and bound in translated:
                 translated[flag] = translated.pop(bound)
         if "required" in translated:
+            # What is read-only is left out of requests, even if the document requires it.
             left_out = {name for name, one in mapped(node.get("properties")).items() if _is_read_only(one)}
             required = [name for name in listed(translated["required"]) if isinstance(name, str)]
             translated["required"] = [name for name in required if name not in left_out]
-        return _nullable(translated) if node.get("nullable") is True else translated
+        if node.get("nullable") is not True:  # a keyword of version 3.0; later ones have the type "null"
+            return translated
+        if "$ref" in translated or "type" not in translated:
+            return {"anyOf": [translated, {"type": "null"}]}
+        if isinstance(translated.get("enum"), list) and None not in translated["enum"]:
+            translated["enum"] = [*translated["enum"], None]
+        kinds = translated["type"] if isinstance(translated["type"], list) else [translated["type"]]
+        return {**translated, "type": [*kinds, *(() if "null" in kinds else ("null",))]}
 
     def _count(self, nodes: int) -> None:
         self._nodes += nodes
@@ -132,7 +142,7 @@ class SchemaTranslation:
                 name = f"{plain}_{count}"
             self._references.target(pointer)  # raises while the operation can still be refused
             self._names[pointer] = name
-            self.defs[name] = True
+            self.defs[name] = True  # translated by `finish`, because a schema may refer to itself
             self._pending.append((name, pointer))
         return f"#/$defs/{self._names[pointer]}"
 
@@ -151,13 +161,3 @@ def _size(value: Any) -> int:
 
 def _is_read_only(node: Any) -> bool:
     return isinstance(node, dict) and node.get("readOnly") is True
-
-
-def _nullable(translated: dict[str, Any]) -> dict[str, Any]:
-    """Translate `nullable: true` of version 3.0."""
-    if "$ref" in translated or "type" not in translated:
-        return {"anyOf": [translated, {"type": "null"}]}
-    if isinstance(translated.get("enum"), list) and None not in translated["enum"]:
-        translated["enum"] = [*translated["enum"], None]
-    kinds = translated["type"] if isinstance(translated["type"], list) else [translated["type"]]
-    return {**translated, "type": [*kinds, *(() if "null" in kinds else ("null",))]}

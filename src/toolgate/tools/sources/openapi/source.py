@@ -12,17 +12,17 @@ from msgspec.structs import replace
 
 from toolgate.tools.egress import EgressHttpClient, EgressRefused, EgressRequest
 from toolgate.tools.egress.url import MAX_URL, read_url
-from toolgate.tools.schema_check import ToolSchemaLinter
-from toolgate.tools.sources.http_tool import HttpTool
+from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.sources.openapi.bounded_yaml import MAX_JSON, OpenApiDocumentError, read_document
 from toolgate.tools.sources.openapi.operation import OperationLocation, OperationReader, found_in
 from toolgate.tools.sources.openapi.reference import DocumentReferences, UnusableOperation
-from toolgate.tools.tool import OnChange, Tool, ToolFailure
+from toolgate.tools.sources.openapi_operation_tool import OpenApiOperationTool
+from toolgate.tools.tool import OnChange, Tool, ToolCallFailed
 
 MAX_OPERATIONS = 1000
 _MAX_PAUSE = 300.0
+# How long the start of the server waits for the look-up of a service's host.
 _LOOKUP_SECONDS = 2.0
-"""How long the start of the server waits for the look-up of a service's host."""
 _URL = re.compile(r"(?i)https?://")
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
@@ -56,14 +56,14 @@ class OpenApiSource:
         exclude: Sequence[str] = (),
         timeout: float | None = None,
         retry_seconds: float = 5.0,
-        schemas: ToolSchemaLinter | None = None,
+        schemas: ToolSchemaValidator | None = None,
     ) -> None:
         """Opens nothing yet; raises EgressRefused for a `base_url` that could never be reached."""
         self.name = f"http/{name}"
         self.tools: Sequence[Tool] = ()
         self.problem: str | None = None
+        # Why tools may not reach the server that the document names; None if they may.
         self.refused: str | None = None
-        """Why tools may not reach the server that the document names; None if they may."""
         self._service = name
         self._document = document
         self._http = http
@@ -72,7 +72,7 @@ class OpenApiSource:
         self._include, self._exclude = tuple(include), tuple(exclude)
         self._timeout = timeout
         self._pause = retry_seconds
-        self._schemas = schemas or ToolSchemaLinter()
+        self._schemas = schemas or ToolSchemaValidator()
         self._loading: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
 
@@ -107,10 +107,10 @@ class OpenApiSource:
         """Load the tools; False if it is useful to try again."""
         try:
             raw = await self._raw_document()
-        except (OSError, ToolFailure) as error:
+        except (OSError, ToolCallFailed) as error:
             why = (error.strerror or "it cannot be read") if isinstance(error, OSError) else str(error)
             self.problem = f"the OpenAPI document of {self._service} could not be loaded: {why}"
-            return isinstance(error, EgressRefused)
+            return isinstance(error, EgressRefused)  # which only the configuration can change
         try:
             base, tools, left_out = await asyncio.to_thread(self.parse, raw)
             self.refused = await self._refusal(base)
@@ -120,7 +120,7 @@ class OpenApiSource:
             if self.problem is None and left_out:
                 more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
                 self.problem = f"operations of {self._service} are left out: {'; '.join(left_out[:5])}{more}"
-        except (OpenApiDocumentError, UnusableOperation, ToolFailure) as error:
+        except (OpenApiDocumentError, UnusableOperation, ToolCallFailed) as error:
             self.problem = f"the OpenAPI document of {self._service} cannot be used: {error}"
         on_change()
         return True
@@ -138,7 +138,7 @@ class OpenApiSource:
         except EgressRefused:
             host = read_url(base).exact
             return f"its document names {base}, a host that tools may not reach: add {host} to tools.reach, or set base_url"
-        except (ToolFailure, TimeoutError):  # the look-up fails now, which may change
+        except (ToolCallFailed, TimeoutError):  # the look-up fails now, which may change
             return None
         return None
 
@@ -151,12 +151,13 @@ class OpenApiSource:
 
             return await asyncio.to_thread(read)
         headers = {"Accept": "application/json, application/yaml;q=0.9, */*;q=0.5"}
+        # Documents often lie at a public host, which must not see the credentials of the service.
         if self._base_url is not None and _same_origin(self._base_url, self._document):
             headers |= self._headers
         request = EgressRequest(self._document, headers=headers, max_bytes=MAX_JSON + 1, account=self.name)
         response = await self._http.trusting(self._document).send(request)
         if response.status != 200:
-            raise ToolFailure(f"HTTP {response.status}")
+            raise ToolCallFailed(f"HTTP {response.status}")
         return response.body
 
     def parse(self, raw: bytes) -> tuple[str, tuple[Tool, ...], list[str]]:
@@ -179,6 +180,7 @@ class OpenApiSource:
                 left_out.append(f"{found.label}: there are more than {MAX_OPERATIONS} operations")
                 continue
             try:
+                # Credentials are for the one server that was checked above.
                 if self._base_url is None and (found.node.get("servers") or found.item.get("servers")):
                     raise UnusableOperation("it names a server of its own; set base_url")
                 operation = reader.read(found)
@@ -186,7 +188,7 @@ class OpenApiSource:
                 left_out.append(f"{found.label}: {reason}")
                 continue
             spec = replace(operation.spec, timeout=self._timeout)
-            tools.append(HttpTool(spec, operation.compose, base, self._headers, http))
+            tools.append(OpenApiOperationTool(spec, operation.compose, base, self._headers, http))
         return base, tuple(tools), left_out
 
     def _is_configured(self, base: str) -> bool:
@@ -223,10 +225,11 @@ def _filled(url: str, variables: Mapping[str, Any]) -> str:
     """Replace each variable in a URL by its default; variables in a default are not replaced."""
     if len(url) > MAX_URL:
         raise OpenApiDocumentError(f"it names a server by a URL longer than {MAX_URL} characters")
+    # Counted piece by piece: a short URL may name a long default a thousand times.
     pieces: list[str] = []
     size = 0
     for number, piece in enumerate(_VARIABLE.split(url)):
-        if number % 2:
+        if number % 2:  # `split` puts what the group matched, a name, between the pieces of text
             variable = variables.get(piece)
             piece = str(variable.get("default", "")) if isinstance(variable, dict) else f"{{{piece}}}"
         size += len(piece)

@@ -1,0 +1,264 @@
+"""Record every request when it has ended, write the records together a second later, and list them at GET /v1/requests.
+
+Rows are made of the records in the thread of the database; they hold no content of requests or answers. Health checks,
+metrics, the console's files and successful reads of records are not recorded.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from toolgate.api.paging import list_page, read_cursor, read_limit, read_query, unknown_cursor
+from toolgate.api.records.time_query import read_times
+from toolgate.api.records.write_queue import WriteQueue
+from toolgate.conversation.errors import InvalidRequest, NotFound
+from toolgate.conversation.events import Usage
+from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
+from toolgate.engine.json_thread import run_in_thread
+from toolgate.engine.run_limits import Price
+from toolgate.http.application import AdmittedHttpRequest, HttpRoute
+from toolgate.limits.prices import cost_of
+from toolgate.storage.request_records import (
+    ABSENT_TEXTS,
+    FAILED,
+    RequestFilter,
+    RequestStore,
+    StatusRange,
+    StoredRequest,
+)
+from toolgate.storage.responses import Write
+from toolgate.telemetry.request_log import CLIENT_LEFT, EndedRequests, RequestRecord
+from toolgate.wire.jsontext import encode
+
+# Endpoints whose requests are never recorded.
+_SILENT = frozenset(("/", "/healthz", "/readyz", "/metrics", "/openapi.json"))
+_CONSOLE = "/console"
+
+# Requests without a valid key that are recorded each second: a stranger must not fill the database.
+_MOST_STRANGERS = 50
+_ROW_BYTES = 600  # about, for the limit of the write queue
+# Clients and upstreams decide how long these are.
+_MOST_TEXT = 500
+_MOST_PATH = 200
+_MOST_NAMES = 50
+_NO_USAGE = Usage()
+
+
+class RequestRecorder:
+    """Collects the records of requests and writes them."""
+
+    def __init__(
+        self,
+        store: RequestStore,
+        writer: WriteQueue,
+        redact: Callable[[str], str],
+        ended: EndedRequests,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        on: bool,
+        price_of: Callable[[str], Price],
+        dialects: Mapping[str, str],
+    ) -> None:
+        """Records are stored only if `on`, without the secrets that `redact` knows; `dialects` are those of upstreams.
+
+        `price_of` returns the price of a model by its name.
+        """
+        self._store = store
+        self._writer = writer
+        self._redact = redact
+        self._ended = ended
+        self._clock = clock
+        self._second = self._strangers = 0  # requests without a valid key in this second
+        self.configure(on=on, price_of=price_of, dialects=dialects)
+        ended.subscribe(self._add)
+
+    def configure(self, *, on: bool, price_of: Callable[[str], Price], dialects: Mapping[str, str]) -> None:
+        """Record requests from now on, or do not, with these prices and dialects."""
+        self._ended.pass_on()  # what has ended is recorded as it was then
+        self._on = on
+        self._price_of = price_of
+        self._dialects = dialects
+
+    def _add(self, batch: Sequence[RequestRecord]) -> None:
+        """Queue the records of requests of one caller to be written."""
+        if not self._on:
+            return
+        if not batch[0].caller:
+            # Of requests without a valid key the first of each second are recorded; the others are counted.
+            recorded = [one for one in batch if _is_recorded(one)]
+            if (second := int(self._clock())) != self._second:
+                self._second, self._strangers = second, 0
+            left = max(0, _MOST_STRANGERS - self._strangers)
+            self._strangers += len(recorded)
+            if lost := len(recorded[left:]):
+                self._writer.lose("request", "too many come without a valid key", lost)
+            batch = recorded[:left]
+        if not batch:
+            return
+        # Records have times of `perf_counter`, rows have those of the wall clock.
+        clock = time.time() - time.perf_counter()
+        price_of, dialects = self._price_of, self._dialects  # those of now, though the rows are made later
+
+        # Called in the thread of the database, and again if its transaction is repeated: it changes no record.
+        def rows(records: Sequence[RequestRecord], background: bool) -> Iterator[StoredRequest]:
+            for one in records:
+                if one.background is background and _is_recorded(one):
+                    yield self._row(one, clock, price_of, dialects)
+
+        def adding(records: Sequence[RequestRecord]) -> Write:
+            return self._store.adding(lambda: rows(records, False), lambda: rows(records, True))
+
+        self._writer.put(
+            "request",
+            adding(batch),
+            _ROW_BYTES * len(batch),
+            len(batch),
+            singly=lambda: [adding([one]) for one in batch],
+        )
+
+    def _row(
+        self, record: RequestRecord, clock: float, price_of: Callable[[str], Price], dialects: Mapping[str, str]
+    ) -> StoredRequest:
+        usage, first, path = record.usage or _NO_USAGE, record.first_event, record.path
+        return StoredRequest(  # by position, in the order of its fields: by name it takes eight times as long
+            record.request_id,
+            record.caller,
+            record.started + clock,
+            record.method[:10],
+            path if path == record.endpoint else self._redact(path[:_MOST_PATH]),  # a client may put a secret into it
+            record.dialect,
+            record.upstream,
+            dialects.get(record.upstream, ""),
+            record.model,
+            int(record.stream),
+            record.status,
+            record.finish or "",
+            record.code or "",
+            self._redact(record.error[:_MOST_TEXT]) if record.error else "",
+            usage.input,
+            usage.output,
+            usage.cache_read,
+            usage.reasoning,
+            int(usage.estimated),
+            round(cost, 8) if (cost := cost_of(record, price_of)) else 0.0,
+            None if first is None else _milliseconds(first - record.started),
+            _milliseconds(record.seconds),
+            _names(dict.fromkeys(record.tools)) if record.tools else "",
+            _names([self._redact(one[:_MOST_TEXT]) for one in record.warnings[:_MOST_NAMES]])
+            if record.warnings
+            else "",
+            record.run,
+        )
+
+
+class RequestEndpoints:
+    """Serves the records of requests: a key's own, or for an admin those of all keys."""
+
+    def __init__(self, store: RequestStore, ended: EndedRequests, writer: WriteQueue) -> None:
+        self._store = store
+        self._ended = ended
+        self._writer = writer
+
+    def endpoints(self) -> list[HttpRoute]:
+        """Return the endpoints."""
+        errors = OPENAI_CHAT.server
+        return [
+            HttpRoute("GET", "/v1/requests", self.list, errors),
+            HttpRoute("GET", "/v1/requests/{}", self.show, errors),
+        ]
+
+    async def list(self, call: AdmittedHttpRequest) -> None:
+        """List requests, newest first: the caller's own, or for an admin those of all keys, or of one `key`."""
+        query = read_query(call.exchange.query)
+        wanted, limit = _filter(call, query), read_limit(query)
+        cursor, to_older = read_cursor(query)
+        await self._written()
+        # A whole id is found by its index; a search for it would look at many rows.
+        if wanted.text and (named := await self._store.find(wanted.text, wanted.owner)) is not None:
+            found, last = [named], None
+        else:
+            page = await self._store.page(wanted, cursor, limit, newest_first=to_older)
+            if page is None:
+                raise unknown_cursor(cursor or "")
+            found, last = page.requests, page.last
+
+        # In a thread: a page may have hundreds of records, each with lists to decode.
+        def body() -> bytes:
+            items = [request_object(one) for one in (found if to_older else reversed(found))]
+            listed = list_page(items, limit, more=last is not None)
+            return encode(listed if last is None else {**listed, "last_id" if to_older else "first_id": last})
+
+        await call.exchange.respond(200, await run_in_thread(body))
+
+    async def show(self, call: AdmittedHttpRequest) -> None:
+        """Return the record of one request."""
+        await self._written()
+        id = call.arguments[0]
+        found = await self._store.find(id, None if "admin" in call.caller.scopes else call.caller.name)
+        if found is None:
+            raise NotFound(f"The request {id[:100]!r} was not found.", code="request_not_found")
+        await call.exchange.respond(200, encode(request_object(found)))
+
+    async def _written(self) -> None:
+        """Write what this process has collected, so that a client finds the request that it has just made."""
+        self._ended.pass_on()
+        await self._writer.flush()
+
+
+def request_object(one: StoredRequest) -> dict[str, Any]:
+    """Return the record of a request as it is listed."""
+    fields = asdict(one)
+    owner, lists = fields.pop("owner"), {name: fields.pop(name) for name in ("tools", "warnings")}
+    return {
+        "object": "request",
+        **fields,
+        "key": owner or None,
+        **{name: fields[name] or None for name in ABSENT_TEXTS},
+        **{name: bool(fields[name]) for name in ("stream", "estimated")},
+        **{name: msgspec.json.decode(text) if text else [] for name, text in lists.items()},
+    }
+
+
+def _is_recorded(record: RequestRecord) -> bool:
+    """Return whether the request is recorded; reads are not, because pages and clients repeat them, unless they fail.
+
+    A reader that leaves before the end of what it follows is no failure.
+    """
+    if record.endpoint in _SILENT or record.path.startswith(_CONSOLE) or record.method == "OPTIONS":
+        return False
+    return record.method not in ("GET", "HEAD") or (record.status >= 400 and record.status != CLIENT_LEFT)
+
+
+def _milliseconds(seconds: float) -> float:
+    """Return the milliseconds to three places, in less than half of the time that `round` takes."""
+    return int(seconds * 1_000_000 + 0.5) / 1000
+
+
+def _names(names: Iterable[str]) -> str:
+    return encode([name[:_MOST_TEXT] for name in islice(names, _MOST_NAMES)]).decode()
+
+
+def _filter(call: AdmittedHttpRequest, query: Mapping[str, str]) -> RequestFilter:
+    owner = (query.get("key") or None) if "admin" in call.caller.scopes else call.caller.name
+    model, dialect, text = [query.get(name) or None for name in ("model", "dialect", "q")]
+    if text is not None and len(text) > _MOST_TEXT:
+        raise InvalidRequest(f"q may have {_MOST_TEXT} characters at most.", param="q", code="invalid_value")
+    return RequestFilter(owner, model, dialect, _statuses(query.get("status", "")), text, read_times(query))
+
+
+def _statuses(text: str) -> StatusRange | None:
+    if not text:
+        return None
+    if text == "error":
+        return StatusRange(*FAILED)
+    if len(text) == 3 and text.isdecimal() and text.isascii():
+        return StatusRange(int(text), int(text))
+    if len(text) == 3 and text[0] in "12345" and text[1:] == "xx":
+        return StatusRange(int(text[0]) * 100, int(text[0]) * 100 + 99)
+    raise InvalidRequest(
+        "status must be a status such as 200, a class such as 4xx, or error.", param="status", code="invalid_value"
+    )
