@@ -1,6 +1,8 @@
 // Keeps conversations in the browser's IndexedDB: one record for each conversation, one for each of its turns.
 // Where the browser stores nothing, they last as long as the page.
 const VERSION = 1;
+/** Milliseconds after which a database that does not open is done without: messages wait for it. */
+const LONGEST_OPENING = 10_000;
 
 let opening = null;
 
@@ -19,6 +21,7 @@ function database() {
     };
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => resolve(null);
+    setTimeout(() => resolve(null), LONGEST_OPENING);
   });
   return opening;
 }

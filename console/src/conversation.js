@@ -98,20 +98,15 @@ export class Conversation {
   }
 
   /** Ask with a new message. `request` has model, tools and whether the server keeps the run. */
-  send(text, images, request) {
+  async send(text, images, request) {
     const turn = new Turn({ id: newId(), conversation: this.meta.id, position: (this.turns.value.at(-1)?.position ?? -1) + 1, text, images, request, answer: newAnswer(request.model) });
     this.turns.value = [...this.turns.value, turn];
     if (!this.meta.title) this.meta.title = text.trim().split("\n")[0].slice(0, 80) || "Image";
-    this.remember(request.model);
-    turn.save();
-    return this.follow(turn);
-  }
-
-  remember(model) {
-    Object.assign(this.meta, { updated: Date.now(), model, running: true });
-    this.meta = { ...this.meta };
-    saveConversation(this.meta);
+    this.meta = { ...this.meta, updated: Date.now(), model: request.model, running: true };
     conversations.value = [this.meta, ...conversations.value.filter((one) => one.id !== this.meta.id)];
+    // The question is stored before it is asked: a page that closes has then nothing that the next one lacks.
+    await Promise.all([saveConversation(this.meta), turn.save()]);
+    if (isRunning(turn.answer)) await this.follow(turn);
   }
 
   /** Drop a turn and all after it, to ask again. */
@@ -154,7 +149,7 @@ export class Conversation {
           applyEvent(answer, data);
           attempt = 0;
           turn.reconnecting.value = false;
-          if (!hadId && answer.id) turn.save();
+          if (!hadId && answer.id) await turn.save(); // before any text is shown, so that the next page can go on with it
           turn.touch();
         }
         if (isRunning(answer)) throw new ApiError(0, "The connection ended before the answer did.");

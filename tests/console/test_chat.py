@@ -15,6 +15,17 @@ from toolgate.config.settings import PriceSettings
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Media, Reasoning, Text, ToolCall
 
+# Makes each change to the browser's storage wait for many reads, as on a busy disk.
+SLOW_STORAGE = """
+const begin = IDBDatabase.prototype.transaction;
+IDBDatabase.prototype.transaction = function (stores, mode, ...rest) {
+  const transaction = begin.call(this, stores, mode, ...rest);
+  let left = mode === "readwrite" ? 3000 : 0;
+  const read = () => left-- > 0 && (transaction.objectStore(transaction.objectStoreNames[0]).count().onsuccess = read);
+  read();
+  return transaction;
+};
+"""
 HOSTILE = """<img src=x onerror="document.title='owned'"> <script>document.title='owned'</script>
 
 [a link](javascript:document.title='owned') and [another](data:text/html,owned) and [a good one](https://example.com/)
@@ -193,6 +204,7 @@ def test_a_reload_in_the_middle_of_an_answer_goes_on(visit: WatchedPages, server
 def test_a_closed_page_loses_nothing(visit: WatchedPages, server: ScriptedServer) -> None:
     context, gate = visit.context(), server.gate()
     page = context.new_page()
+    page.add_init_script(SLOW_STORAGE)
     visit.watch(page)
     page.goto(server.page)
 
