@@ -247,4 +247,6 @@ def _run(work: Coroutine[None, None, Outcome], job: Job) -> Outcome:
 
 if __name__ == "__main__":
     todo = msgspec.json.decode(sys.stdin.readline(), type=Job)
-    print(msgspec.json.encode(_run(perform(todo), todo)).decode())
+    # Not `print`: where PYTHONUNBUFFERED is set, it drops what does not fit into the pipe at once.
+    with open(sys.stdout.fileno(), "wb") as out:
+        out.write(msgspec.json.encode(_run(perform(todo), todo)))
