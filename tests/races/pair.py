@@ -26,7 +26,7 @@ KEYS = [
     {"name": "ann", "key": "ann-key", "scopes": ["chat", "tools"]},
     {"name": "bob", "key": "bob-key", "scopes": ["chat", "tools"]},
     {"name": "root", "key": "root-key", "scopes": ["chat", "tools", "admin"]},
-    {"name": "quick", "key": "quick-key", "requests_per_minute": 60},
+    *[{"name": f"quick-{number}", "key": f"quick-{number}-key", "requests_per_minute": 60} for number in range(5)],
     {"name": "frugal", "key": "frugal-key", "budget": {"amount": 1.0, "period": "total"}},
     {"name": "patient", "key": "patient-key", "budget": {"amount": 1.0, "period": "total"}},
 ]
