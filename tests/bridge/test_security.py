@@ -217,6 +217,7 @@ async def test_another_protocol_is_refused(http: httpx.AsyncClient) -> None:
         '{"type": "delta", "id": "x", "parts": [7]}',
         '{"type": "register", "window": {"id": "x"}}',
         "[" * 100_000,
+        '{"type": "unknown", "x": ' + "[" * 600 + "]" * 600 + "}",
     ],
 )
 async def test_what_is_no_frame_closes_the_connection(http: httpx.AsyncClient, frame: str) -> None:

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.growth import is_linear
-from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation import json_depth
+from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer
+from toolgate.conversation.json_depth import MAX_DEPTH
 from toolgate.wire import jsontext
 from toolgate.wire.decoded_list_cache import DecodedListCache
-from toolgate.wire.jsontext import MAX_DEPTH, MAX_KEYS, MAX_LONG_DIGITS, MAX_VALUES, check_structure, decode_body
+from toolgate.wire.jsontext import MAX_KEYS, MAX_LONG_DIGITS, MAX_VALUES, check_structure, decode_body, decode_event
 
 SIZE = 2 * 1024 * 1024
 
@@ -112,12 +114,15 @@ def test_the_limit_of_depth_is_exact(name: str, padding: bytes) -> None:
     assert depth_of(decode_body(allowed, max_depth=MAX_DEPTH)) == MAX_DEPTH
     with pytest.raises(InvalidRequest, match=f"nested deeper than {MAX_DEPTH} levels"):
         decode_body(b"[" + allowed + b"]", max_depth=MAX_DEPTH)
+    assert depth_of(decode_event(allowed)) == MAX_DEPTH
+    with pytest.raises(InvalidUpstreamAnswer, match=f"nested deeper than {MAX_DEPTH} levels"):
+        decode_event(b"[" + allowed + b"]")
 
 
 @pytest.mark.parametrize("padding", [b"", b"x" * 70_000], ids=["small", "large"])
 def test_brackets_in_strings_and_beside_each_other_are_no_depth(padding: bytes) -> None:
     text = json.dumps(["[{" * 10_000, '\\"[' * 1000, "\\", padding.decode(), [[{}]] * 3000]).encode()
-    assert decode_body(text, max_depth=MAX_DEPTH) == json.loads(text)
+    assert decode_body(text, max_depth=MAX_DEPTH) == decode_event(text) == json.loads(text)
 
 
 def test_deep_tools_are_refused_also_where_tools_are_cached() -> None:
@@ -139,15 +144,15 @@ def test_deep_tools_are_refused_also_where_tools_are_cached() -> None:
 def test_depth_is_counted_wherever_the_slices_are_cut(value: object, size: int, most: int) -> None:
     body = json.dumps(value).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsontext, "_SLICE_BYTES", size)
-        assert jsontext._is_deeper(body, most) == (depth_of(value) > most)
+        patch.setattr(json_depth, "_SLICE_BYTES", size)
+        assert json_depth.is_deeper(body, most) == (depth_of(value) > most)
 
 
 @given(JSON_VALUES, st.integers(1, 9), st.booleans())
 def test_keys_are_counted_wherever_the_slices_are_cut(value: object, size: int, spaced: bool) -> None:
     body = json.dumps(value, indent=1 if spaced else None, separators=(" , ", " : ") if spaced else None).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsontext, "_SLICE_BYTES", size)
+        patch.setattr(json_depth, "_SLICE_BYTES", size)
         assert check_structure(body) == jsontext._count_keys(value)
 
 

@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.json_depth import MAX_DEPTH
 from toolgate.wire.fields import MAX_TOKENS
-from toolgate.wire.jsontext import check_structure, repair_escapes
+from toolgate.wire.jsontext import check_depth, check_structure, repair_escapes
 
 # Close codes of the protocol, after the HTTP statuses that mean much the same.
 NOT_A_FRAME, BAD_PROOF, SILENCE, REPLACED, WINDOW_GONE, NO_COMMON_PROTOCOL = 4400, 4401, 4408, 4409, 4410, 4426
@@ -418,7 +419,9 @@ def decode_frame(text: bytes) -> FromEditor | None:
     """Decode a frame; None for an unknown type, MalformedFrame for anything else."""
     try:
         if len(text) > LARGE_FRAME:
-            check_structure(text)  # one C call holds the interpreter, even in a thread
+            check_structure(text, MAX_DEPTH)  # one C call holds the interpreter, even in a thread
+        else:
+            check_depth(text)
         return _decode(text)
     except msgspec.ValidationError as error:  # an unknown type or part, or a wrong field
         return _decode_tolerantly(text, error)

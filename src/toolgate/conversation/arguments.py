@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from toolgate.conversation.json_depth import MAX_DEPTH, is_too_deep
 from toolgate.conversation.surrogates import JsonSurrogateRepair, repair_json_surrogates, repair_surrogates
 
 NO_ARGUMENTS = "{}"
@@ -18,8 +19,10 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # checks the syn
 
 
 def is_object(text: str) -> bool:
-    """Return whether the text is one complete JSON object."""
+    """Return whether the text is one complete JSON object, nested no deeper than `MAX_DEPTH`."""
     if not text.startswith("{") or not text.endswith("}"):
+        return False
+    if len(text) > 2 * MAX_DEPTH and is_too_deep(text.encode("utf-8", "replace")):
         return False
     try:
         _members(text)

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest, WrongMediaType
+from toolgate.conversation.json_depth import MAX_DEPTH
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.http.asgi_types import Receive, Scope, Send
 from toolgate.http.request_cycle import RESPONSE, SHARED_CONNECTIONS, RequestResponseCycle
 from toolgate.wire.decoded_list_cache import DecodedListCache
-from toolgate.wire.jsontext import MAX_DEPTH, decode_body
+from toolgate.wire.jsontext import decode_body
 
 Header: TypeAlias = tuple[bytes, bytes]
 

@@ -24,7 +24,7 @@ from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter
 from toolgate.upstreams.token_counting_offline import estimate
 from toolgate.upstreams.transport import UpstreamResponse
-from toolgate.wire.jsontext import decode_response_body, encode, excerpt
+from toolgate.wire.jsontext import decode_response_body, encode
 from toolgate.wire.received_stream_frames import MAX_FRAME, EventFrameDecoder, ReceivedStreamFrame, check_size
 
 # One step of the event loop decodes at most this many bytes or frames, some milliseconds: then other requests are served.
@@ -84,7 +84,7 @@ class WholeResponseStream:
             # Some upstreams send a stream although a whole answer was requested.
             streamed = _decode_unrequested_stream(dialect, request, raw)
             if streamed is None:
-                raise InvalidUpstreamAnswer(f"The upstream's answer is not JSON: {excerpt(raw)}") from None
+                raise
             self.dialect, self._body, self._raw, self.has_declared_names = None, None, None, False
             self._response, self.reported = streamed, streamed.usage
             return

@@ -7,14 +7,14 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from toolgate.conversation.errors import InvalidRequest, InvalidUpstreamAnswer
+from toolgate.conversation.json_depth import MAX_DEPTH, JsonDepthCounter, is_deeper, is_too_deep, outside_strings
 from toolgate.conversation.surrogates import JsonSurrogateRepair, repair_surrogates
 from toolgate.wire.decoded_list_cache import DecodedListCache
 
@@ -23,11 +23,9 @@ MAX_KEYS = 100_000
 MAX_VALUES = 150_000
 # Digits of all numbers that have more than 32: the time to decode or encode one grows with the square of its length.
 MAX_LONG_DIGITS = 50_000
-# Lists and objects of a request inside each other. Python allows nearly twice as many, but counts the caller's stack, too:
-# what can just be decoded could not be encoded again from elsewhere.
-MAX_DEPTH = 512
 
 _UNCHECKED_BYTES = 64 * 1024  # too few for any of these limits
+_SHALLOW_BYTES = 2 * MAX_DEPTH  # too few to be nested too deeply: nearly every event of a stream
 _TOOLS = b'"tools"'
 # The fields of all dialects' stream events that hold a piece of a text.
 _PIECES = frozenset(
@@ -41,8 +39,6 @@ _SLICE_BYTES = 64 * 1024
 _MAX_LENIENT_BYTES = 1024 * 1024  # of invalid JSON for which the slower, lenient decoder is tried
 # All bytes but the named ones. To remove them at once and count the rest is faster than one `bytes.count` for each.
 _NOT_MARKS = bytes(set(range(256)) - set(b":[{"))
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_DEPTH_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{33,}")
 _decode = msgspec.json.Decoder().decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -71,7 +67,7 @@ def decode_body(
         keys = check_structure(body, max_depth)
     else:
         colons, openings = _count_marks(body)
-        if openings > max_depth and _is_deeper(body, max_depth):
+        if openings > max_depth and is_deeper(body, max_depth):
             raise _too_deep(max_depth)
     try:
         value = _decode(body)
@@ -127,7 +123,7 @@ def _decode_with_cached_tools(body: bytes, cache: DecodedListCache, max_depth: i
             items = _decode(raw)
             if type(items) is not list or _may_repeat_keys(raw, tool_colons, items):
                 return None
-            if tool_openings >= max_depth and _is_deeper(raw, max_depth - 1):  # the body around them is one more level
+            if tool_openings >= max_depth and is_deeper(raw, max_depth - 1):  # the body around them is one more level
                 return None
             tools = cache.add(raw, items)
         value = {name: tools if name == "tools" else _decode(text) for name, text in fields.items()}
@@ -160,8 +156,8 @@ def check_structure(body: bytes, max_depth: int = sys.maxsize) -> int:
     syntax error, and no decoder reads behind that.
     """
     keys = values = strings = digits = 0
-    depth = _DepthCounter(max_depth)
-    for outside, quotes in _outside_strings(body):
+    depth = JsonDepthCounter(max_depth)
+    for outside, quotes in outside_strings(body):
         keys += outside.count(b":")
         values += outside.count(b",") + depth.feed(outside)
         strings += quotes
@@ -177,48 +173,14 @@ def check_structure(body: bytes, max_depth: int = sys.maxsize) -> int:
     return keys
 
 
-class _DepthCounter:
-    """Follows how deep JSON is nested, from slice to slice of its text outside of strings."""
-
-    def __init__(self, most: int) -> None:
-        self.is_over = False  # whether it was ever deeper than `most`
-        self._most = most
-        self._depth = 0
-
-    def feed(self, outside: bytes) -> int:
-        """Return how many lists and objects begin in the next slice."""
-        brackets = outside.translate(None, _NOT_BRACKETS)
-        openings = brackets.count(b"[") + brackets.count(b"{")
-        start, self._depth = self._depth, self._depth + 2 * openings - len(brackets)
-        if start + openings > self._most:  # seldom: where they are, one by one
-            self.is_over |= max(accumulate(map(_DEPTH_STEPS.__getitem__, brackets), initial=start)) > self._most
-        return openings
-
-
-def _is_deeper(text: bytes, levels: int) -> bool:
-    """Return whether JSON is nested deeper than this; brackets in strings do not count."""
-    depth = _DepthCounter(levels)
-    for outside, _ in _outside_strings(text):
-        depth.feed(outside)
-    return depth.is_over
+def check_depth(text: bytes) -> None:
+    """Raise InvalidRequest for JSON that is nested deeper than `MAX_DEPTH`."""
+    if is_too_deep(text):
+        raise _too_deep(MAX_DEPTH)
 
 
 def _too_deep(most: int) -> InvalidRequest:
     return InvalidRequest(f"The body is nested deeper than {most} levels.", code="invalid_json")
-
-
-def _outside_strings(body: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the text outside of strings and the number of quotation marks, slice by slice."""
-    inside, rest = 0, b""
-    for start in range(0, len(body), _SLICE_BYTES):
-        chunk = rest + body[start : start + _SLICE_BYTES]
-        cut = (len(chunk) - len(chunk.rstrip(b"\\"))) % 2  # an escape is not cut in two
-        chunk, rest = (chunk[:-1], b"\\") if cut else (chunk, b"")
-        # Without escaped backslashes and quotation marks, every mark that is left begins or ends a string: of the pieces
-        # between them every other one is outside.
-        between_quotes = chunk.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        yield b"".join(between_quotes[inside::2]), len(between_quotes) - 1
-        inside ^= (len(between_quotes) - 1) & 1
 
 
 def repair_escapes(body: bytes) -> bytes | None:
@@ -240,7 +202,7 @@ def decode_event(data: bytes) -> Any:
     In a text that comes in pieces a lone surrogate stays, since the next piece may have its other half. Elsewhere it
     becomes U+FFFD.
     """
-    if len(data) > _UNCHECKED_BYTES:
+    if len(data) > _SHALLOW_BYTES:
         _check_response(data)
     try:
         return _decode(data)
@@ -250,12 +212,12 @@ def decode_event(data: bytes) -> Any:
 
 def decode_response_body(data: bytes) -> tuple[Any, bytes | None]:
     """Decode an upstream's whole answer; return its bytes too if they are valid and can be relayed unchanged."""
-    if len(data) > _UNCHECKED_BYTES:
+    if len(data) > _SHALLOW_BYTES:
         _check_response(data)
     try:
         return _decode(data), data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return repair_surrogates(_decode_leniently(data)), None
+        return repair_surrogates(_decode_leniently(data, "The upstream's answer is not JSON")), None
 
 
 def _repair_all_but_pieces(value: Any) -> Any:
@@ -268,8 +230,12 @@ def _repair_all_but_pieces(value: Any) -> Any:
 
 
 def _check_response(data: bytes) -> None:
+    if len(data) <= _UNCHECKED_BYTES:
+        if is_too_deep(data):
+            raise InvalidUpstreamAnswer(f"The upstream sent JSON that is nested deeper than {MAX_DEPTH} levels.")
+        return
     try:
-        check_structure(data)
+        check_structure(data, MAX_DEPTH)
     except InvalidRequest as error:
         raise InvalidUpstreamAnswer(f"The upstream sent JSON that is too much to read. {error.message}") from None
 
@@ -310,13 +276,13 @@ def _decode_with_decimals(body: bytes) -> Any:
         raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
 
 
-def _decode_leniently(data: bytes) -> Any:
+def _decode_leniently(data: bytes, mistake: str = "The upstream sent an event that is not JSON") -> Any:
     if len(data) > _MAX_LENIENT_BYTES:
-        raise InvalidUpstreamAnswer(f"The upstream sent an event that is not JSON: {excerpt(data)}")
+        raise InvalidUpstreamAnswer(f"{mistake}: {excerpt(data)}")
     try:
         return json.loads(data.decode("utf-8", "replace"), parse_float=_number)
     except (ValueError, RecursionError):
-        raise InvalidUpstreamAnswer(f"The upstream sent an event that is not JSON: {excerpt(data)}") from None
+        raise InvalidUpstreamAnswer(f"{mistake}: {excerpt(data)}") from None
 
 
 def excerpt(data: bytes, length: int = 120) -> str:

@@ -107,6 +107,10 @@ def call(message: dict[str, Any]) -> dict[str, Any]:
             return {"content": [{"type": "text", "text": "x"}] * 40_000}
         case "crowded":
             write("[" + ",".join(['{"jsonrpc":"2.0","method":"notifications/message"}'] * 40_000) + "]")
+        case _ if MODE.startswith("deep_"):
+            inner = int(MODE.removeprefix("deep_")) - 2
+            deep = "[" * inner + "]" * inner
+            write(f'{{"jsonrpc":"2.0","id":{id},"result":{{"content":[],"structuredContent":{deep}}}}}')
         case "enormous":
             return output("x" * (5 * 1024 * 1024))
         case "logs":

@@ -12,6 +12,7 @@ from tests.mcp.client.recording_client import RecordingHttpClient
 from tests.mcp.client.scripted_server import ReceivedRequest, ScriptedResponse, serving
 from tests.mcp.client.sources import calling, mock, noted, opened, source_of, tool
 from tests.mcp.client.test_http import handshaking
+from toolgate.conversation.message import Text
 from toolgate.mcp.client import RemoteServerConfig
 from toolgate.mcp.protocol.line_reader import McpReadRateLimit
 from toolgate.tools.tool import ToolCallFailed
@@ -65,9 +66,27 @@ async def test_an_answer_of_too_many_values_fails_its_call_before_it_is_decoded(
         assert source.tools
 
 
+async def test_an_answer_may_be_nested_512_levels_deep(tmp_path: Path) -> None:
+    async with opened(source_of(mock("deep_512", tmp_path))) as source:
+        assert (await tool(source).invoke(calling())).content == (Text("[" * 510 + "]" * 510),)
+
+
+@pytest.mark.parametrize("levels", [513, 971, 5_000])
+async def test_a_deeper_answer_fails_its_call_at_once(tmp_path: Path, levels: int) -> None:
+    async with opened(source_of(mock(f"deep_{levels}", tmp_path))) as source:
+        with pytest.raises(ToolCallFailed, match="nested deeper than 512 levels"):
+            await tool(source).invoke(calling())
+        assert source.tools
+
+
+def deep(levels: int) -> list[Any]:
+    return [deep(levels - 1)] if levels > 1 else []
+
+
 @pytest.mark.parametrize(
     ("result", "why"),
     [
+        ({"content": [], "structuredContent": deep(600)}, "nested deeper than 512 levels"),
         ({"content": [{"type": "text", "text": "x" * 5_000_000}]}, "larger than 4 MiB"),
         ({"content": [], "x": [[]] * 1_000_000}, "holds more than"),
     ],

@@ -17,6 +17,7 @@ from tests.mcp.client.recording_client import RecordingHttpClient
 from tests.mcp.client.scripted_server import ReceivedRequest, ScriptedResponse, ScriptedServer, serving
 from tests.mcp.client.sources import calling, eventually, opened, source_of, tool
 from tests.mcp.client.test_http import handshaking
+from tests.mcp.client.test_limits import deep
 from toolgate.mcp.client import OAuthConfig, RemoteServerConfig
 from toolgate.mcp.oauth.addresses import UnsafeOAuthAddress, check_address
 from toolgate.mcp.oauth.login import login
@@ -323,6 +324,7 @@ async def test_a_secret_goes_to_the_authorization_server_it_belongs_to_and_to_no
         {"registered": {"client_id": "a\x00\nb"}},
         {"authority_says": ScriptedResponse(302, headers={"location": "http://169.254.169.254/"})},
         {"authority_says": ScriptedResponse(200, {"token_endpoint": "x" * 300_000})},
+        {"authority": {"x": deep(600)}},
     ],
 )
 async def test_metadata_that_means_harm_reaches_neither_a_browser_nor_the_network(

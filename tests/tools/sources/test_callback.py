@@ -18,6 +18,7 @@ SPEC = ServerToolDefinition(
     name="weather", description="Tells the weather.", source="api", input_schema={"type": "object"}
 )
 JSON = "content-type: application/json"
+DEEP = "[" * 512 + "]" * 512  # the most levels that are decoded
 
 
 def tool_at(url: str, **options: Any) -> CallbackTool:
@@ -69,6 +70,9 @@ ANSWERS: list[tuple[bytes, tuple[Text | Media, ...], bool, Any]] = [
     (b"not json", (Text("not json"),), False, None),
     (b"NaN", (Text("NaN"),), False, None),
     (b'"\xff"', (Text('"\ufffd"'),), False, None),
+    (DEEP.encode(), (Text(DEEP),), False, msgspec.json.decode(DEEP)),
+    (f"[{DEEP}]".encode(), (Text(f"[{DEEP}]"),), False, None),
+    (b'{"content": [%b]}' % DEEP.encode(), (Text(f'{{"content": [{DEEP}]}}'),), False, None),
 ]
 
 

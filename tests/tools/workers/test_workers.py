@@ -408,6 +408,12 @@ async def test_a_worker_that_breaks_the_protocol_is_ended(workers: Workers, size
     assert (await workers.call("add", a=1)).structured == 2
 
 
+async def test_a_result_that_is_nested_too_deeply_breaks_the_protocol(workers: Workers) -> None:
+    body = '{"type":"result","content":[],"structured":' + "[" * 600 + "]" * 600 + "}"
+    with pytest.raises(ToolCallFailed, match="malformed response"):
+        await workers.call("forge", size=len(body), filler=body, most=len(body))
+
+
 async def test_progress_crosses_the_border_but_a_flood_of_it_does_not(workers: Workers) -> None:
     reports: list[CallProgressUpdate] = []
     output = await workers.call("chatter", reports.append)

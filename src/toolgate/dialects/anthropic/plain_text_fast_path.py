@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from toolgate.conversation import call_ids
 from toolgate.conversation.events import ModelResponse
+from toolgate.conversation.json_depth import is_too_deep
 from toolgate.conversation.message import Text
 from toolgate.dialects.anthropic.shared_codec import read_reason, read_usage
 
@@ -50,7 +51,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 def decode_plain_answer(raw: bytes, relayed: bool) -> ModelResponse | None:
     """Decode the bytes of a whole answer if it is plain and reports its usage; return None for any other."""
-    if len(raw) > MAX_BYTES:
+    if len(raw) > MAX_BYTES or is_too_deep(raw):
         return None
     try:
         answer = _decode(str(raw, "utf-8"))  # fields that are skipped are checked to be UTF-8 as well

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from toolgate.conversation import call_ids
 from toolgate.conversation.events import ModelResponse
+from toolgate.conversation.json_depth import is_too_deep
 from toolgate.conversation.message import Text
 from toolgate.dialects.openai_chat.shared_codec import read_usage
 
@@ -97,7 +98,7 @@ def decode_plain_answer(raw: bytes, relayed: bool) -> ModelResponse | None:
 
     Such an answer needs no repair, whether it is relayed or not.
     """
-    if len(raw) > MAX_BYTES:
+    if len(raw) > MAX_BYTES or is_too_deep(raw):
         return None
     try:
         answer = _decode(str(raw, "utf-8"))  # fields that are skipped are checked to be UTF-8 as well
@@ -112,7 +113,7 @@ def decode_plain_answer(raw: bytes, relayed: bool) -> ModelResponse | None:
 
 def decode_text_chunk(data: bytes) -> ChatCompletionTextChunk | None:
     """Decode a chunk if it has nothing but a text; return None for any other."""
-    if len(data) > MAX_BYTES:
+    if len(data) > MAX_BYTES or is_too_deep(data):
         return None
     try:
         # The bytes may be relayed, so that invalid UTF-8 must fail here even in fields that are skipped.

@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from toolgate.conversation.errors import ToolgateError
+from toolgate.conversation.errors import InvalidRequest, ToolgateError
 from toolgate.mcp.oauth.addresses import UnsafeOAuthAddress, check_address
 from toolgate.mcp.protocol.transport import CheckUrl, HttpRequestSender, McpError, McpHttpResponse
 from toolgate.tools.tool import ToolCallFailed
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import check_depth, encode
 
 _SECONDS = 10.0
 _MAX_BYTES = 256 * 1024
@@ -84,8 +84,10 @@ async def _read_object(response: McpHttpResponse) -> Mapping[str, Any]:
         if size > _MAX_BYTES:
             raise TokenUnavailable("its authorization server answered with too much")
         pieces.append(piece)
+    body = b"".join(pieces)
     try:
-        value = msgspec.json.decode(b"".join(pieces)) if pieces else {}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        check_depth(body)
+        value = msgspec.json.decode(body) if body else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidRequest):
         return {}  # an HTML page, say: callers look at the status first
     return value if type(value) is dict else {}

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from toolgate.conversation.json_depth import MAX_DEPTH
 from toolgate.mcp.protocol.line_reader import LARGE
-from toolgate.wire.jsontext import check_structure, decode_event, encode
+from toolgate.wire.jsontext import check_depth, check_structure, decode_event, encode
 
 Id: TypeAlias = int | str
 Json: TypeAlias = dict[str, Any]
@@ -109,11 +110,13 @@ class RpcRequestRefused(Exception):
 def decode_messages(text: bytes) -> list[Message]:
     """Decode a server's message or batch; values that are no messages are skipped.
 
-    InvalidUpstreamAnswer if the text is no JSON. InvalidRequest if it holds so much that decoding it would block the
-    interpreter, even from a thread.
+    InvalidUpstreamAnswer if the text is no JSON. InvalidRequest if it is nested too deeply, or holds so much that decoding
+    it would block the interpreter, even from a thread.
     """
     if len(text) > LARGE:
-        check_structure(text)
+        check_structure(text, MAX_DEPTH)
+    else:
+        check_depth(text)
     value = decode_event(text)
     messages = [_read_message(item) for item in (value if type(value) is list else [value])]
     return [message for message in messages if message is not None]

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from toolgate.auth.authenticator import Caller
 from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.json_depth import MAX_DEPTH
 from toolgate.conversation.random_ids import random_suffix
 from toolgate.mcp.protocol.jsonrpc import (
     INVALID_REQUEST,
@@ -28,7 +29,7 @@ from toolgate.mcp.server.outbox import McpOutbox
 from toolgate.mcp.server.request_meta import is_stateless, read_meta
 from toolgate.mcp.server.tool_catalog_protocol import ToolCatalog
 from toolgate.mcp.server.tool_update_listeners import ToolUpdateListeners
-from toolgate.wire.jsontext import MAX_DEPTH, decode_body
+from toolgate.wire.jsontext import decode_body
 
 # The user who started the process.
 LOCAL = Caller("stdio", frozenset(("tools",)))

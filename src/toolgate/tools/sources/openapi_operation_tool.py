@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from toolgate.conversation.json_depth import is_too_deep
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.egress import EgressHttpClient, EgressRefused, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import account_of
@@ -105,7 +106,7 @@ def output_of(response: EgressResponse) -> ToolOutput:
     text, structured = _text(response), None
     if response.truncated:
         text += f"\n[truncated: only the first {len(response.body)} bytes of the answer are shown]"
-    elif is_json(kind):
+    elif is_json(kind) and not is_too_deep(response.body):  # the model reads the text in any case
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             structured = msgspec.json.decode(response.body)
     return ToolOutput((Text(text),), structured=structured, meta=meta)

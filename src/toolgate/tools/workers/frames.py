@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from toolgate.conversation.json_depth import is_too_deep
 from toolgate.conversation.message import Media, MediaKind, Text
 from toolgate.tools.authoring.language_model_types import ToolInvocationToken
 from toolgate.tools.authoring.loading import ToolImportTarget
@@ -147,6 +148,8 @@ def decode_request(body: bytes) -> ToolWorkerLimitsFrame | WorkerRequest | ToolW
 
 def decode_response(body: bytes) -> WorkerResponse | ToolWorkerProgressFrame:
     """Decode a message of a worker; DecodeError or RecursionError if it is malformed."""
+    if is_too_deep(body):  # workers bound what tools return: this tool has written to the pipe itself
+        raise msgspec.DecodeError("The message is nested too deeply.")
     return _RESPONSES.decode(body)
 
 
