@@ -149,6 +149,8 @@ def answer(message: dict[str, Any]) -> None:
             if MODE == "storm":
                 for _ in range(500):
                     write({"method": "notifications/tools/list_changed"})
+        case "tools/call" if MODE.startswith("answers_"):
+            write({"id": id, **json.loads(MODE.removeprefix("answers_"))})
         case "tools/call":
             write({"id": id, "result": call(message)})
 

@@ -9,7 +9,7 @@ import pytest
 from tests.mcp.client.recording_client import RecordingHttpClient
 from tests.mcp.client.scripted_server import ReceivedRequest, ScriptedResponse, serving
 from tests.mcp.client.sdk_server import made, on_http
-from tests.mcp.client.sources import calling, eventually, opened, source_of, tool
+from tests.mcp.client.sources import PATIENCE, calling, eventually, opened, source_of, tool
 from toolgate.conversation.message import Text
 from toolgate.mcp.client import McpSource, RemoteServerConfig
 from toolgate.tools.tool import CallProgressUpdate, ToolCallFailed
@@ -152,6 +152,23 @@ async def test_a_bad_answer_to_a_call_fails_that_call_alone(says: ScriptedRespon
             await tool(source).invoke(calling())
         assert web.methods().count("tools/call") == 1
         assert source.tools
+
+
+async def test_an_answer_without_a_result_ends_the_call_although_its_stream_stays_open() -> None:
+    over = asyncio.Event()
+
+    async def script(asked: ReceivedRequest) -> ScriptedResponse:
+        async def stay_open() -> AsyncIterator[Any]:
+            yield answer(asked, None)
+            await over.wait()
+
+        calls = asked.message.get("method") == "tools/call"
+        return ScriptedResponse(events=stay_open()) if calls else await handshaking(asked)
+
+    async with serving(script) as web, opened(remote(web.url)) as source, asyncio.timeout(PATIENCE):
+        with pytest.raises(ToolCallFailed, match="neither a result nor an error"):
+            await tool(source).invoke(calling())
+        over.set()
 
 
 async def test_a_stream_that_is_cut_off_in_the_middle_fails_the_call_and_it_is_not_sent_again() -> None:

@@ -13,7 +13,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.mcp.client.sources import calling, eventually, mock, noted, opened, source_of, tool
+from tests.mcp.client.sources import PATIENCE, calling, eventually, mock, noted, opened, source_of, tool
 from toolgate.conversation.message import Text
 from toolgate.mcp.client import StdioServerConfig
 from toolgate.mcp.protocol.line_reader import LineReader
@@ -141,6 +141,15 @@ async def test_noise_around_an_answer_does_not_hide_it(mode: str, tmp_path: Path
     async with opened(source_of(mock(mode, tmp_path))) as source:
         for number in range(2):
             assert words(await tool(source).invoke(calling({"n": number}))) == f'{{"n": {number}}}'
+
+
+@pytest.mark.parametrize("answer", ['{"result": null}', '{"result": []}', '{"error": null}', "{}"])
+async def test_an_answer_without_result_and_error_fails_its_call_at_once(answer: str, tmp_path: Path) -> None:
+    async with opened(source_of(mock(f"answers_{answer}", tmp_path))) as source:
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(ToolCallFailed, match="neither a result nor an error"):
+                await tool(source).invoke(calling())
+        assert source.tools
 
 
 async def test_an_answer_that_is_too_large_fails_its_call_at_once(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def test_the_server_ignores_responses_because_it_sends_no_requests() -> None:
 
 
 def test_the_client_skips_what_is_no_message_and_keeps_the_rest_of_a_batch() -> None:
-    batch = b'[7, {"jsonrpc":"2.0"}, {"jsonrpc":"2.0","id":1,"result":3}, {"jsonrpc":"2.0","method":"m","params":[]}]'
+    strange = b'{"jsonrpc":"2.0"}, {"jsonrpc":"2.0","result":3}, {"jsonrpc":"2.0","id":1,"method":7}'
+    batch = b'[7, %b, {"jsonrpc":"2.0","method":"m","params":[]}]' % strange
     assert decode_messages(batch) == [RpcNotification("m")]
 
 

@@ -3,8 +3,8 @@
 Ids are strings or integers, parameters and results are objects. Must not know methods, revisions or transports.
 
 The two sides decode differently. Our client is lenient (`decode_messages`): a server that sends one malformed message
-must not cost us its tools, so such a message is skipped. Our server is strict (`parse_message`): a client that sends one
-gets an error that names the mistake.
+must not cost us its tools, so such a message is skipped, or fails the call that it answers. Our server is strict
+(`parse_message`): a client that sends one gets an error that names the mistake.
 """
 
 from typing import Any, TypeAlias
@@ -108,7 +108,7 @@ class RpcRequestRefused(Exception):
 
 
 def decode_messages(text: bytes) -> list[Message]:
-    """Decode a server's message or batch; values that are no messages are skipped.
+    """Decode a server's message or batch; values that are no messages are skipped, and a malformed response is an error.
 
     InvalidUpstreamAnswer if the text is no JSON. InvalidRequest if it is nested too deeply, or holds so much that decoding
     it would block the interpreter, even from a thread.
@@ -136,7 +136,10 @@ def _read_message(value: Any) -> Message | None:
         return RpcResultResponse(id, value["result"])
     error = value.get("error")
     if type(error) is not dict:
-        return None
+        # The call that waits for this answer must not wait until its time is up.
+        if id is None or "method" in value:
+            return None
+        return RpcErrorResponse(id, INTERNAL_ERROR, "the answer has neither a result nor an error")
     code, message = error.get("code"), error.get("message")
     message = message[:_MAX_ERROR_CHARS] if type(message) is str and message.strip() else "it gave no reason"
     return RpcErrorResponse(id, code if type(code) is int else INTERNAL_ERROR, message, error.get("data"))
