@@ -191,7 +191,7 @@ def _read_page(query: dict[str, str]) -> _Page:
         raise InvalidRequest(f"order must be one of {', '.join(get_args(Order))}.", param="order")
     after, before = query.get("after") or None, query.get("before") or None
     if after is not None and before is not None:
-        raise InvalidRequest("after and before exclude each other.", param="before")
+        raise InvalidRequest("after and before cannot be used together.", param="before")
     return _Page(cast(Order, order), after, before, read_limit(query))
 
 

@@ -419,9 +419,9 @@ def decode_frame(text: bytes) -> FromEditor | None:
     """Decode a frame; None for an unknown type, MalformedFrame for anything else."""
     try:
         if len(text) > LARGE_FRAME:
-            check_structure(text, MAX_DEPTH)  # one C call holds the interpreter, even in a thread
+            check_structure(text, MAX_DEPTH, subject="The frame")  # one C call holds the interpreter, even in a thread
         else:
-            check_depth(text)
+            check_depth(text, subject="The frame")
         return _decode(text)
     except msgspec.ValidationError as error:  # an unknown type or part, or a wrong field
         return _decode_tolerantly(text, error)

@@ -185,7 +185,7 @@ class EventAssembler:
         if not fragment:
             return
         if type(fragment) is not str:  # checked before it is emitted: emitted text is counted and joined later
-            raise InvalidUpstreamAnswer(f"The upstream sent {kind} that is no string.")
+            raise InvalidUpstreamAnswer(f"The upstream sent {kind} that is not a string.")
         queue = self._queue
         last = queue[-1] if queue else None
         if not isinstance(last, _OpenText) or last.kind != kind or last.over:

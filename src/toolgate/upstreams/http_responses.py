@@ -444,7 +444,7 @@ def _as_fault(error: Exception) -> UpstreamError:
 
 def _unreadable(error: Exception) -> InvalidUpstreamAnswer:
     return InvalidUpstreamAnswer(
-        f"The upstream's answer has not the form of its API: {type(error).__name__}: {str(error)[:200]}"
+        f"The upstream's answer does not have the form of its API: {type(error).__name__}: {str(error)[:200]}"
     )
 
 

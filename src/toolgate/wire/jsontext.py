@@ -149,11 +149,11 @@ def _count_keys(value: Any) -> int:
     return count
 
 
-def check_structure(body: bytes, max_depth: int = sys.maxsize) -> int:
+def check_structure(body: bytes, max_depth: int = sys.maxsize, *, subject: str = "The body") -> int:
     """Reject JSON that would take too long to decode, or is nested deeper than allowed; return how many keys it has.
 
     Size alone bounds nothing, since the cost of a byte depends on what it begins. The counts are exact up to the first
-    syntax error, and no decoder reads behind that.
+    syntax error, and no decoder reads behind that. Errors begin with the `subject`.
     """
     keys = values = strings = digits = 0
     depth = JsonDepthCounter(max_depth)
@@ -163,24 +163,24 @@ def check_structure(body: bytes, max_depth: int = sys.maxsize) -> int:
         strings += quotes
         digits += sum(map(len, _LONG_NUMBER.findall(outside)))
         if keys > MAX_KEYS:
-            raise InvalidRequest(f"The body holds more than {MAX_KEYS} keys.", code="invalid_json")
+            raise InvalidRequest(f"{subject} holds more than {MAX_KEYS} keys.", code="invalid_json")
         if values > MAX_VALUES or strings > 2 * (MAX_KEYS + MAX_VALUES):
-            raise InvalidRequest(f"The body holds more than {MAX_VALUES} values.", code="invalid_json")
+            raise InvalidRequest(f"{subject} holds more than {MAX_VALUES} values.", code="invalid_json")
         if digits > MAX_LONG_DIGITS:
-            raise InvalidRequest("The body holds too many long numbers.", code="invalid_json")
+            raise InvalidRequest(f"{subject} holds too many long numbers.", code="invalid_json")
         if depth.is_over:
-            raise _too_deep(max_depth)
+            raise _too_deep(max_depth, subject)
     return keys
 
 
-def check_depth(text: bytes) -> None:
+def check_depth(text: bytes, *, subject: str = "The body") -> None:
     """Raise InvalidRequest for JSON that is nested deeper than `MAX_DEPTH`."""
     if is_too_deep(text):
-        raise _too_deep(MAX_DEPTH)
+        raise _too_deep(MAX_DEPTH, subject)
 
 
-def _too_deep(most: int) -> InvalidRequest:
-    return InvalidRequest(f"The body is nested deeper than {most} levels.", code="invalid_json")
+def _too_deep(most: int, subject: str = "The body") -> InvalidRequest:
+    return InvalidRequest(f"{subject} is nested deeper than {most} levels.", code="invalid_json")
 
 
 def repair_escapes(body: bytes) -> bytes | None:
@@ -230,14 +230,13 @@ def _repair_all_but_pieces(value: Any) -> Any:
 
 
 def _check_response(data: bytes) -> None:
-    if len(data) <= _UNCHECKED_BYTES:
-        if is_too_deep(data):
-            raise InvalidUpstreamAnswer(f"The upstream sent JSON that is nested deeper than {MAX_DEPTH} levels.")
-        return
     try:
-        check_structure(data, MAX_DEPTH)
+        if len(data) <= _UNCHECKED_BYTES:
+            check_depth(data, subject="The upstream's JSON")
+        else:
+            check_structure(data, MAX_DEPTH, subject="The upstream's JSON")
     except InvalidRequest as error:
-        raise InvalidUpstreamAnswer(f"The upstream sent JSON that is too much to read. {error.message}") from None
+        raise InvalidUpstreamAnswer(error.message) from None
 
 
 def encode(value: Any) -> bytes:

@@ -74,7 +74,7 @@ async def test_an_answer_may_be_nested_512_levels_deep(tmp_path: Path) -> None:
 @pytest.mark.parametrize("levels", [513, 971, 5_000])
 async def test_a_deeper_answer_fails_its_call_at_once(tmp_path: Path, levels: int) -> None:
     async with opened(source_of(mock(f"deep_{levels}", tmp_path))) as source:
-        with pytest.raises(ToolCallFailed, match="nested deeper than 512 levels"):
+        with pytest.raises(ToolCallFailed, match="the answer is nested deeper than 512 levels"):
             await tool(source).invoke(calling())
         assert source.tools
 
@@ -86,7 +86,7 @@ def deep(levels: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("result", "why"),
     [
-        ({"content": [], "structuredContent": deep(600)}, "nested deeper than 512 levels"),
+        ({"content": [], "structuredContent": deep(600)}, "the answer is nested deeper than 512 levels"),
         ({"content": [{"type": "text", "text": "x" * 5_000_000}]}, "larger than 4 MiB"),
         ({"content": [], "x": [[]] * 1_000_000}, "holds more than"),
     ],

@@ -50,7 +50,7 @@ class LatencyEndpoint:
         names = [name.strip() for name in query.get("by", "model").split(",") if name.strip()]
         if not set(names) <= set(LATENCY_BY):
             raise InvalidRequest(
-                "by may hold model, key and hour, with commas between.", param="by", code="invalid_value"
+                "by may hold model, key and hour, separated by commas.", param="by", code="invalid_value"
             )
         by = cast(list[LatencyBy], names)
         self._recorder.flush()

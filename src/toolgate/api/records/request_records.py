@@ -246,7 +246,7 @@ def _filter(call: AdmittedHttpRequest, query: Mapping[str, str]) -> RequestFilte
     owner = (query.get("key") or None) if "admin" in call.caller.scopes else call.caller.name
     model, dialect, text = [query.get(name) or None for name in ("model", "dialect", "q")]
     if text is not None and len(text) > _MOST_TEXT:
-        raise InvalidRequest(f"q may have {_MOST_TEXT} characters at most.", param="q", code="invalid_value")
+        raise InvalidRequest(f"q may have at most {_MOST_TEXT} characters.", param="q", code="invalid_value")
     return RequestFilter(owner, model, dialect, _statuses(query.get("status", "")), text, read_times(query))
 
 

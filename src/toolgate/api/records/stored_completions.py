@@ -97,7 +97,9 @@ class StoredCompletionEndpoints:
         is_text = type(metadata) is dict and all(type(text) is str for text in metadata.values())
         if not is_text or len(metadata) > _MAX_METADATA:
             raise InvalidRequest(
-                f"metadata must hold {_MAX_METADATA} entries at most.", param="metadata", code="invalid_type"
+                f"metadata must be an object with at most {_MAX_METADATA} strings.",
+                param="metadata",
+                code="invalid_type",
             )
         fields.refuse_unknown()
         await self._store.note(call.caller.name, one.id, metadata)

@@ -156,7 +156,7 @@ class UsageEndpoint:
         key = query.get("key") if "admin" in caller.scopes else caller.name
         names = [name.strip() for name in query.get("by", "key,model,day").split(",") if name.strip()]
         if not set(names) <= set(BY):
-            raise InvalidRequest(f"by may hold {', '.join(BY)}, with commas between.", param="by", code="invalid_value")
+            raise InvalidRequest(f"by may hold {', '.join(BY)}, separated by commas.", param="by", code="invalid_value")
         if {"day", "hour"} <= set(names):
             raise InvalidRequest("by may hold day or hour, not both.", param="by", code="invalid_value")
         by = cast(list[By], names)

@@ -108,7 +108,7 @@ class ResponseEndpoints:
         fields = Fields(await call.exchange.json())
         body, owner = dict(fields.rest), call.caller.name
         if not body.get("model"):  # the API requires it here, and only a client knows for which model it compacts
-            raise InvalidRequest("Name the model that the conversation is compact for.", param="model")
+            raise InvalidRequest("model is required: the conversation is compacted for it.", param="model")
         items = await self._previous.items(body, owner)
         if not items:
             raise InvalidRequest("There is nothing to compact: give input or previous_response_id.", param="input")

@@ -247,7 +247,7 @@ class ResponseWebSocket:
             return self._closing.error
         if lane is not None and not (type(lane) is str and 0 < len(lane) <= _MAX_NAME_LENGTH):
             return InvalidRequest(
-                f"stream_id must be a text of 1 to {_MAX_NAME_LENGTH} characters.",
+                f"stream_id must be a string of 1 to {_MAX_NAME_LENGTH} characters.",
                 param="stream_id",
                 code="invalid_type",
             )

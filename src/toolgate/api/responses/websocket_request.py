@@ -48,7 +48,7 @@ def read_create(body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the request of a `response.create` event, and whether anything is to be generated."""
     if body.get("type") != CREATE:
         raise InvalidRequest(
-            f"Only {CREATE} events are understood here, and response.steer to say that it is not.",
+            f"Only events of the type {CREATE} are accepted here.",
             param="type",
             code="unknown_event_type",
         )

@@ -130,7 +130,7 @@ def _read_tools(values: list[Any]) -> list[ToolDef]:
         # A tool in the form of OpenAI's APIs would be taken for a hosted tool, and be lost.
         if kind == "function" or (kind is not None and type(kind) is not str):
             raise InvalidRequest(
-                f"{fields.at('type')} must be custom or a hosted tool's; here a tool has name and input_schema.",
+                f"{fields.at('type')} must be custom or the type of a hosted tool; other tools have name and input_schema.",
                 param=fields.at("type"),
                 code="invalid_tool",
             )

@@ -114,9 +114,9 @@ def decode_messages(text: bytes) -> list[Message]:
     it would block the interpreter, even from a thread.
     """
     if len(text) > LARGE:
-        check_structure(text, MAX_DEPTH)
+        check_structure(text, MAX_DEPTH, subject="the answer")
     else:
-        check_depth(text)
+        check_depth(text, subject="the answer")
     value = decode_event(text)
     messages = [_read_message(item) for item in (value if type(value) is list else [value])]
     return [message for message in messages if message is not None]
