@@ -18,7 +18,7 @@ from toolgate.tools.egress.pinned_transport import guarded_http
 from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.sources.openapi import OpenApiSource
 from toolgate.tools.sources.openapi.bounded_yaml import OpenApiDocumentError, read_document
-from toolgate.tools.sources.openapi.source import MAX_OPERATIONS
+from toolgate.tools.sources.openapi.source import MAX_LEFT_OUT, MAX_OPERATIONS
 from toolgate.tools.tool import Annotations, Tool, ToolCallFailed
 
 SHOP = """
@@ -463,6 +463,14 @@ def merged_laughs() -> str:
         "a: !!set {b, c}",
         "? [a, b]\n: c",
         "a: " + "9" * 5000,
+        "a: !!int ''",
+        "a: !!bool maybe",
+        "a: !!float ''",
+        "a: !!timestamp soon",
+        "? !!int '-'\n: a",
+        "a: 0x" + "f" * 10_000,
+        "? 0x" + "f" * 10_000 + "\n: a",
+        "a: 1" + ":1" * 500_000,
         "- just a list",
         "just text",
         "",
@@ -635,6 +643,10 @@ async def test_bodies_that_are_made_of_one_another_again_and_again_are_left_out(
     [
         ({"parameters": [{"name": f"p{n}", "in": "query"} for n in range(600)]}, "/x", "more than 500 parameters"),
         ({}, "/" + "{v}" * 1000, "its path is longer"),
+        ({"operationId": "x" * 3000}, "/x", "its operationId is longer"),
+        ({"tags": ["x" * 1000]}, "/x", "one with more than 100 characters"),
+        ({"tags": [f"t{n}" for n in range(1000)]}, "/x", "more than 50 tags"),
+        ({"parameters": [{"$ref": "#/" + "x" * 3000}]}, "/x", "is longer than 2000"),
         (
             {"parameters": [{"name": "p", "in": "query", "schema": {"enum": list(range(100_000))}}]},
             "/x",
@@ -649,3 +661,91 @@ async def test_operations_that_are_too_much_are_left_out(
     document = minimal({}) | {"paths": {path: {"get": operation}}}
     source = await source_of(tmp_path, document)
     assert why in (source.problem or "")
+
+
+def shared_operation(operation: Mapping[str, Any], paths: int) -> bytes:
+    """A document in which many paths refer to one item: a few bytes each bring its operation once more."""
+    items = {f"/p{count}": {"$ref": "#/item"} for count in range(paths)}
+    return msgspec.json.encode(minimal({}) | {"paths": items, "item": {"post": operation}})
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"operationId": "a/" * 500_000},
+        {"summary": "a " * 500_000, "description": "b " * 500_000},
+        {"parameters": [{"name": "a/" * 500_000, "in": "query"}]},
+        {"parameters": [{"name": "p", "in": "query", "schema": {"properties": {"a" * 1_000_000: True}}}]},
+        {"parameters": [{"name": "p", "in": "query", "schema": {"default": {"a" * 1_000_000: 1}}}]},
+        {
+            "requestBody": {
+                "content": {
+                    "application/json": {
+                        "schema": {
+                            "properties": {f"p{n}": {} for n in range(20_000)},
+                            "required": [f"p{n}" for n in reversed(range(20_000))],
+                        }
+                    }
+                }
+            }
+        },
+        {
+            "requestBody": {
+                "content": {"application/json": {"schema": {"allOf": [{"required": list(range(500))}] * 500}}}
+            }
+        },
+    ],
+    ids=["id", "texts", "name", "property", "default", "required", "allOf"],
+)
+def test_what_many_operations_share_is_looked_at_only_as_far_as_it_is_shown(operation: dict[str, Any]) -> None:
+    """fault: J4. An id of a megabyte took half a second of processor time for each of the operations."""
+    source = OpenApiSource("shop", "shop.yaml", guarded_http())
+    times: list[float] = []
+    for paths in (1, 500):
+        raw = shared_operation(operation, paths)
+        began = time.thread_time()
+        source.parse(raw)
+        times.append(time.thread_time() - began)
+    assert times[1] - times[0] < 0.01 * 500  # 10 ms for each operation more
+
+
+def test_operations_that_cannot_be_tools_are_counted() -> None:
+    """fault: J4. Two nodes of the document bring six operations more."""
+    source = OpenApiSource("shop", "shop.yaml", guarded_http())
+    _, tools, left_out = source.parse(shared_operation({"tags": ["x" * 1000]}, 5000))
+    assert (len(tools), len(left_out)) == (0, MAX_LEFT_OUT + 1)
+    assert "all after it are left out" in left_out[-1]
+    with pytest.raises(OpenApiDocumentError, match="more than 50000 operations"):
+        OpenApiSource("shop", "shop.yaml", guarded_http(), include=["none"]).parse(shared_operation({}, 50_001))
+
+
+async def test_a_long_path_is_named_by_its_beginning(tmp_path: Path) -> None:
+    """fault: J4. Lists of tools and the log had all of its megabytes."""
+    source = await source_of(tmp_path, minimal({}, path="/" + "x" * 1_000_000))
+    assert "its path is longer" in (source.problem or "")
+    assert len(source.problem or "") < 1000
+
+
+class _RaisingValidator(ToolSchemaValidator):
+    def problem(self, schema: Mapping[str, Any]) -> str | None:
+        raise ZeroDivisionError("of no kind that is expected")
+
+
+async def test_a_document_that_breaks_the_reader_is_a_problem_of_its_source() -> None:
+    """fault: J4. A download ended without a word, and nothing said why the service had no tools."""
+    async with Faulty(answering(whole(msgspec.json.encode(minimal({}))))) as upstream:
+        schemas = _RaisingValidator()
+        source = OpenApiSource("shop", f"{upstream.url}openapi.json", guarded_http(), schemas=schemas)
+        await source.open(lambda: None)
+        await asyncio.wait_for(source.settled(), 30)
+        assert "cannot be used: ZeroDivisionError" in (source.problem or "")
+        await source.aclose()
+
+
+@pytest.mark.parametrize("content", [{}, {"content": {"application/json": {"schema": True}}}])
+async def test_no_placeholder_of_a_path_is_sent(tmp_path: Path, content: dict[str, Any]) -> None:
+    """fault: J4. A null was left out, and the service got `/items/%7Bid%7D`."""
+    operation = {"parameters": [{"name": "id", "in": "path", **content}]}
+    source = await source_of(tmp_path, minimal(operation, path="/items/{id}"))
+    with pytest.raises(ToolCallFailed, match="must not be null"):
+        await source.tools[0].prepare(invocation_of(source.tools[0], id=None))

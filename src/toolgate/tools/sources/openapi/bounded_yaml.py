@@ -1,7 +1,8 @@
 """Parse the bytes of a document into plain JSON values, within bounds. Knows nothing of OpenAPI.
 
 YAML can repeat a value a billion times in a few lines: aliases are expanded here, and counted; merge keys, which the parser
-would expand, are refused. Depth is checked before anything recursive runs.
+would expand, are refused, and so are tags, which name other types than JSON's. Depth is checked before anything recursive
+runs.
 """
 
 import math
@@ -16,6 +17,11 @@ MAX_JSON = 8 * 1024 * 1024
 MAX_YAML = 2 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_NODES = 400_000
+# Characters of a number in YAML: in base 60, as `1:30:00` is, it takes quadratic time, and in base 16 it has no limit.
+_MAX_NUMBER = 400
+_TAGS = "tag:yaml.org,2002:"
+# Those that say what a value is anyway, or that it is text; the constructors of others raise errors of many kinds.
+_PLAIN_TAGS = frozenset({"!", f"{_TAGS}str", f"{_TAGS}seq", f"{_TAGS}map"})
 # A string, which is passed over with the brackets in it, or an opening or a closing bracket.
 _LEVELS = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
 
@@ -31,6 +37,17 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":merge"))]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def construct_short_number(self, node: yaml.ScalarNode) -> int:
+        """Parse a whole number; ConstructorError if it is long."""
+        if len(node.value) > _MAX_NUMBER:
+            raise yaml.constructor.ConstructorError(
+                problem=f"a number has more than {_MAX_NUMBER} characters", problem_mark=node.start_mark
+            )
+        return int(self.construct_yaml_int(node))
+
+
+_Loader.add_constructor(f"{_TAGS}int", _Loader.construct_short_number)
 
 
 def read_document(raw: bytes) -> dict[str, Any]:
@@ -70,6 +87,9 @@ def _yaml(raw: bytes) -> Any:
                 depth += 1
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
+            tag = getattr(event, "tag", None)
+            if tag is not None and tag not in _PLAIN_TAGS:
+                raise OpenApiDocumentError(f"it uses the YAML tag {tag[:100]!r}, which is not read; leave it out")
             if depth > MAX_DEPTH:
                 raise OpenApiDocumentError(f"it is nested deeper than {MAX_DEPTH} levels")
             if count > MAX_NODES:

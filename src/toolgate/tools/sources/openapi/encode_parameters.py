@@ -39,10 +39,12 @@ def path_with(template: str, parameters: Iterable[OperationParameter], arguments
     """Encode the path; no value can leave its own segment."""
     path = template
     for one in parameters:
-        value = arguments[one.argument]
-        text = _json(value) if one.as_json else _simple(value, one.explode)
+        value = arguments.get(one.argument)
+        text = _json(value) if one.as_json and value is not None else _simple(value, one.explode)
         if not text or _CONTROL.search(text):
-            raise ToolCallFailed(f"{one.argument} goes into a path: it must not be empty or contain control characters")
+            raise ToolCallFailed(
+                f"{one.argument} goes into a path: it must not be null, empty or with control characters"
+            )
         # Encoded, a slash is no slash; but not every server agrees, so no part of the value may be a step up.
         if any(part in (".", "..") for part in re.split(r"[/\\]", unquote(text))):
             raise ToolCallFailed(f"{one.argument} goes into a path: '.' and '..' are not allowed in it")

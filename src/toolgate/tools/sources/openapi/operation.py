@@ -34,6 +34,9 @@ _NODE_LIMITS = (MAX_NODES, 500, 100)
 _MAX_TEXT = 2000
 _MAX_PATH = 2000
 _MAX_PARAMETERS = 500
+_MAX_TAGS = 50
+_MAX_TAG = 100
+_MAX_NAME = 256
 # The characters of a header's name (RFC 9110, token).
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLACEHOLDER = re.compile(r"\{([^{}/]+)\}")
@@ -63,7 +66,8 @@ class OpenApiOperation(Struct, frozen=True):
     def compose(self, arguments: Mapping[str, Any]) -> EgressRequest:
         """Make the request, without credentials."""
         given = [one for one in self.parameters if arguments.get(one.argument) is not None]
-        path = path_with(self.path, [one for one in given if one.where == "path"], arguments)
+        # All of the path's: where one is null, its placeholder would be sent.
+        path = path_with(self.path, [one for one in self.parameters if one.where == "path"], arguments)
         query = query_with([one for one in given if one.where == "query"], arguments)
         headers = headers_with([one for one in given if one.where in ("header", "cookie")], arguments)
         body = None if self.body is None else self.body.write(arguments)
@@ -88,9 +92,11 @@ class OperationLocation(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The document's id of the operation, or one made of method and path."""
+        """The beginning of the document's id of the operation, or one made of method and path."""
+        # Cut before anything looks at it: many paths may refer to one operation with an id of megabytes.
         id = self.node.get("operationId")
-        return id if isinstance(id, str) and id.strip() else f"{self.method}_{self.path}"
+        id = id[:_MAX_PATH] if isinstance(id, str) else ""
+        return id if id.strip() else f"{self.method}_{self.path}"
 
 
 def found_in(references: DocumentReferences) -> Iterator[OperationLocation]:
@@ -136,6 +142,8 @@ class OperationReader:
             raise UnusableOperation("its path is malformed")
         if len(found.path) > _MAX_PATH:
             raise UnusableOperation(f"its path is longer than {_MAX_PATH} characters")
+        if len(str(found.node.get("operationId", ""))) > _MAX_PATH:
+            raise UnusableOperation(f"its operationId is longer than {_MAX_PATH} characters")
         for nodes in _NODE_LIMITS:
             arguments = _Arguments(OpenApiSchemaTranslator(self._references, nodes))
             parameters = tuple(self._parameters(found, arguments))
@@ -157,8 +165,10 @@ class OperationReader:
             name = _shortened(f"{whole}_{count}", whole)
         self._taken.add(name)
         tags = [tag for tag in listed(node.get("tags")) if isinstance(tag, str)]
-        summary = " ".join(str(node.get("summary") or "").split())[:_MAX_TEXT]
-        texts = [str(node.get(key) or "").strip() for key in ("summary", "description")]
+        if len(tags) > _MAX_TAGS or any(len(tag) > _MAX_TAG for tag in tags):
+            raise UnusableOperation(f"it has more than {_MAX_TAGS} tags, or one with more than {_MAX_TAG} characters")
+        texts = [_beginning(node.get(key)) for key in ("summary", "description")]
+        summary = " ".join(texts[0].split())[:_MAX_TEXT]
         description = "\n".join(dict.fromkeys(filter(None, texts))) or found.label
         description = description if len(description) <= _MAX_TEXT else f"{description[:_MAX_TEXT]}…"
         return ServerToolDefinition(
@@ -268,8 +278,13 @@ class _Arguments:
         return schema
 
 
+def _beginning(text: Any) -> str:
+    """Return the beginning of a text, or of a number that stands where a text should; else an empty text."""
+    return str(text)[: 2 * _MAX_TEXT].strip() if isinstance(text, (str, int, float)) and text else ""
+
+
 def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:64] or "value"
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name[:_MAX_NAME]).strip("_")[:64] or "value"
 
 
 def _shortened(name: str, whole: str) -> str:

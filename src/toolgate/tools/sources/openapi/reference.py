@@ -7,6 +7,7 @@ from urllib.parse import unquote
 from toolgate.tools.sources.openapi.bounded_yaml import OpenApiDocumentError
 
 _MAX_CHAIN = 16
+_MAX_POINTER = 2000
 
 
 class UnusableOperation(Exception):
@@ -33,6 +34,8 @@ class DocumentReferences:
         """Return the value that a local reference points to."""
         if not pointer.startswith("#/"):
             raise UnusableOperation(f"its reference {pointer[:100]!r} leads out of the document")
+        if len(pointer) > _MAX_POINTER:
+            raise UnusableOperation(f"its reference {pointer[:100]!r} is longer than {_MAX_POINTER} characters")
         here: Any = self._document
         for step in pointer[2:].split("/"):
             name = unquote(step).replace("~1", "/").replace("~0", "~")

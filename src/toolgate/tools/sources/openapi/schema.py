@@ -12,6 +12,8 @@ from toolgate.tools.sources.openapi.reference import DocumentReferences, Unusabl
 
 MAX_NODES = 2000
 MAX_DEPTH = 32
+# Properties and required names that are collected for one body, those of `allOf` each time that they are named.
+_MAX_FLATTENED = 4 * MAX_NODES
 # Keywords by what they hold: plain values, one schema, a list of schemas, schemas by name.
 _COPIED = frozenset(
     {
@@ -96,22 +98,24 @@ class OpenApiSchemaTranslator:
 
     def flat(self, node: Any, depth: int = 0) -> tuple[dict[str, Any], tuple[str, ...]] | None:
         """Return the properties and required names of a plain object; None for any other schema."""
-        self._flattened += 1
-        if self._flattened > self._limit:
-            raise SchemaTooLarge(_TOO_LARGE)
         node = self._references.follow(node)
+        # Counted first: many operations may refer to one body, which may refer many times to one large object.
+        self._flattened += 1 + len(mapped(node.get("properties"))) + len(listed(node.get("required")))
+        if self._flattened > _MAX_FLATTENED:
+            raise SchemaTooLarge(_TOO_LARGE)
         is_open = node.get("additionalProperties", False) is not False
         if depth > 8 or is_open or node.get("type", "object") != "object" or any(node.get(word) for word in _CHOICES):
             return None
         if not (node.get("properties") or node.get("allOf")):
             return None
-        properties, required = dict(mapped(node.get("properties"))), list(listed(node.get("required")))
+        properties = dict(mapped(node.get("properties")))
+        required = {name for name in listed(node.get("required")) if isinstance(name, str)}
         for part in listed(node.get("allOf")):
             inner = self.flat(part, depth + 1)
             if inner is None:
                 return None
             properties |= inner[0]
-            required += inner[1]
+            required.update(inner[1])
         writable = {name: one for name, one in properties.items() if not _is_read_only(one)}
         return writable, tuple(name for name in writable if name in required)
 
@@ -126,6 +130,7 @@ class OpenApiSchemaTranslator:
             elif word in _MANY and isinstance(value, list):
                 translated[word] = [self.schema(one, depth + 1) for one in value]
             elif word in _NAMED and isinstance(value, dict):
+                self._count(sum(map(_size, value)))
                 translated[word] = {
                     name: self.schema(one, depth + 1) for name, one in value.items() if not _is_read_only(one)
                 }
@@ -155,7 +160,8 @@ def _size(value: Any) -> int:
         inner = value.values() if isinstance(value, dict) else value
         if len(value) > 8 * MAX_NODES:
             return MAX_NODES + 1
-        return len(value) // 8 + sum([_size(one) for one in inner])
+        keys = value if isinstance(value, dict) else ()
+        return len(value) // 8 + sum(map(_size, keys)) + sum([_size(one) for one in inner])
     return 0
 
 

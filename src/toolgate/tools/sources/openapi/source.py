@@ -20,6 +20,10 @@ from toolgate.tools.sources.openapi_operation_tool import OpenApiOperationTool
 from toolgate.tools.tool import OnChange, Tool, ToolCallFailed
 
 MAX_OPERATIONS = 1000
+# Operations that cannot be tools before the rest is not read, and operations that patterns are compared with.
+MAX_LEFT_OUT = 4 * MAX_OPERATIONS
+MAX_COMPARED = 50 * MAX_OPERATIONS
+_MAX_LABEL = 200
 _MAX_PAUSE = 300.0
 # How long the start of the server waits for the look-up of a service's host.
 _LOOKUP_SECONDS = 2.0
@@ -122,6 +126,8 @@ class OpenApiSource:
                 self.problem = f"operations of {self._service} are left out: {'; '.join(left_out[:5])}{more}"
         except (OpenApiDocumentError, UnusableOperation, ToolCallFailed) as error:
             self.problem = f"the OpenAPI document of {self._service} cannot be used: {error}"
+        except Exception as error:  # noqa: BLE001  # the tool boundary: else a download would end without a word
+            self.problem = f"the OpenAPI document of {self._service} cannot be used: {type(error).__name__}: {error}"
         on_change()
         return True
 
@@ -172,20 +178,26 @@ class OpenApiSource:
         reader = OperationReader(self._service, references, base, credentials, self._schemas)
         tools: list[Tool] = []
         left_out: list[str] = []
-        for found in found_in(references):
+        for number, found in enumerate(found_in(references)):
+            if (
+                number >= MAX_COMPARED
+            ):  # a path may refer to the operations of another, so that a few bytes are six more
+                raise OpenApiDocumentError(f"it has more than {MAX_COMPARED} operations")
             included = not self._include or _matches(found, self._include)
             if not included or _matches(found, self._exclude):
                 continue
-            if len(tools) >= MAX_OPERATIONS:
-                left_out.append(f"{found.label}: there are more than {MAX_OPERATIONS} operations")
-                continue
+            label = found.label[:_MAX_LABEL]
+            if len(tools) >= MAX_OPERATIONS or len(left_out) >= MAX_LEFT_OUT:
+                most = MAX_OPERATIONS if len(tools) >= MAX_OPERATIONS else MAX_LEFT_OUT
+                left_out.append(f"{label}: there are more than {most} operations, and all after it are left out")
+                break
             try:
                 # Credentials are for the one server that was checked above.
                 if self._base_url is None and (found.node.get("servers") or found.item.get("servers")):
                     raise UnusableOperation("it names a server of its own; set base_url")
                 operation = reader.read(found)
             except UnusableOperation as reason:
-                left_out.append(f"{found.label}: {reason}")
+                left_out.append(f"{label}: {reason}")
                 continue
             spec = replace(operation.spec, timeout=self._timeout)
             tools.append(OpenApiOperationTool(spec, operation.compose, base, self._headers, http))
