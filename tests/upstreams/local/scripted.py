@@ -58,7 +58,9 @@ class ScriptedGeneration:
 
     def cancel(self) -> None:
         if self._open:
+            self._open = False
             self._engine.cancelled += 1
+            self._over()
 
 
 def user(text: str) -> Message:
@@ -71,10 +73,12 @@ def called(name: str, arguments: str, result: str, **more: Any) -> tuple[Message
     return Message("assistant", (call,)), Message("tool", (ToolResult(call.id, (Text(result),), **more),))
 
 
-async def emitted(engine: Scripted, messages: Iterable[Message], **request: Any) -> list[StepEvent]:
-    """All that is told of the answer to these messages."""
+async def emitted(
+    engine: Scripted, messages: Iterable[Message], done: Callable[[], None] = lambda: None, **request: Any
+) -> list[StepEvent]:
+    """All that is told of the answer to these messages; `done` is called when the engine is free again."""
     planned = tool_choice_plan.make(ModelRequest("local", tuple(messages), **request), max_tokens=100)
     events: list[StepEvent] = []
-    async for batch in StagedGeneration(engine, planned, "local", lambda: None).events():
+    async for batch in StagedGeneration(engine, planned, "local", done).events():
         events += batch
     return events

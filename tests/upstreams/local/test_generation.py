@@ -182,6 +182,27 @@ async def test_words_where_json_was_due_make_it_try_plainer_forms() -> None:
     assert engine.cancelled == 1
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        ("get_weather", '{"city": "Rome"}'),
+        ("get_weather", "Sure, here it is", '{"city": "Rome"}'),
+        ("get_weather", "Sure", '{"city": "Rome"}'),
+        ("get_weather", '{"city": "Rom"}', "Sorry."),
+        ("none", "Sorry."),
+    ],
+    ids=["a call", "another form", "another form after the end", "the same call again", "text"],
+)
+async def test_the_engine_is_released_once_its_last_generation_has_ended(script: tuple[str, ...]) -> None:
+    """Another request gets the engine then, and a worker process cannot use it any more."""
+    released: list[int] = []
+    engine = Scripted(*script)
+    history = [user("Rome?"), *called("get_weather", '{"city": "Rom"}', "no such city", is_error=True)]
+    await emitted(engine, history, lambda: released.append(len(engine.orders)), tools=TOOLS)
+    assert len(released) >= 1
+    assert set(released) == {len(script)}
+
+
 async def test_an_engine_that_keeps_to_no_form_fails_the_answer_instead_of_guessing() -> None:
     """spec: R6"""
     choice = ToolChoice("required", ("get_weather",))

@@ -77,6 +77,26 @@ class StageOutput(Struct):
         return "".join(self.pieces)
 
 
+class _LastGeneration:
+    """Calls `done` once a generation has ended and is known to be the last; it never does for one that is repeated."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+        self._ended = self._accepted = False
+
+    def end(self) -> None:
+        """Note that the engine is done with it."""
+        self._ended = True
+        if self._accepted:
+            self._done()
+
+    def accept(self) -> None:
+        """Note that no other one follows."""
+        self._accepted = True
+        if self._ended:
+            self._done()
+
+
 class StagedGeneration:
     """Runs the generations of a plan; `done` is called after the last one."""
 
@@ -117,7 +137,11 @@ class StagedGeneration:
         )
         written = StageOutput()
         forms = grammar.value(settings.output.schema) if settings.output else None
-        writing = self._write_with_grammar(order, forms, written) if forms else self._write(order, written, self._done)
+        writing = (
+            self._write_with_grammar(order, forms, written, self._done)
+            if forms
+            else self._write(order, written, self._done)
+        )
         async with aclosing(writing) as pieces:
             async for piece in pieces:
                 yield [PartDelta(piece)] if begun else [*start, PartStart(Text("")), PartDelta(piece)]
@@ -148,7 +172,7 @@ class StagedGeneration:
         opening = ToolCall(new_call_id(), tool.name, "")
         yield [*start, PartStart(opening)]
         written = StageOutput()
-        async with aclosing(self._arguments(tool, written)) as pieces:
+        async with aclosing(self._arguments(tool, written, self._done)) as pieces:
             async for piece in pieces:
                 yield [PartDelta(piece)]
         yield self._end_call(opening, written)
@@ -156,11 +180,12 @@ class StagedGeneration:
     async def _further_call(self, tool: ToolDef, start: list[StepEvent]) -> AsyncGenerator[list[StepEvent], None]:
         """Yield a further call for the same question if it is a new one."""
         written = StageOutput()
-        await _drain(self._arguments(tool, written))
+        await _drain(self._arguments(tool, written, lambda: None))
         used = self._plan.conversation.last.used
         # The same call again would bring the same result: the model has what it needs, and is asked for text instead.
         if self._plan.may_decline and any((one.name, one.arguments) == (tool.name, written.text) for one in used):
             return
+        self._done()
         opening = ToolCall(new_call_id(), tool.name, "")
         deltas = [PartDelta(written.text)] if written.pieces else []
         yield [*start, PartStart(opening), *deltas, *self._end_call(opening, written)]
@@ -173,22 +198,25 @@ class StagedGeneration:
         call = replace(opening, arguments=written.text, complete=complete)
         return [PartEnd(call), StepEnd("tool_calls" if complete else "length", self._usage)]
 
-    def _arguments(self, tool: ToolDef, written: StageOutput) -> AsyncGenerator[str, None]:
+    def _arguments(self, tool: ToolDef, written: StageOutput, done: Callable[[], None]) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
         order = frames.EngineGenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, _GREEDY)
-        return self._write_with_grammar(order, grammar.arguments(tool.input_schema), written)
+        return self._write_with_grammar(order, grammar.arguments(tool.input_schema), written, done)
 
     async def _write_with_grammar(
-        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: StageOutput
+        self, order: frames.EngineGenerateFrame, forms: Iterator[str], written: StageOutput, done: Callable[[], None]
     ) -> AsyncGenerator[str, None]:
-        """Yield the text of the first of these grammars that the engine accepts."""
+        """Yield the text of the first of these grammars that the engine accepts; `done` is called when that has ended."""
         for form in forms:
-            async with aclosing(self._write(replace(order, grammar=form), written, self._done)) as pieces:
+            last = _LastGeneration(done)
+            async with aclosing(self._write(replace(order, grammar=form), written, last.end)) as pieces:
                 async for piece in pieces:
                     if not grammar.begins_like_json(written.pieces[0]):
                         break  # the engine has ignored this grammar: try the next, simpler one
+                    last.accept()
                     yield piece
             if grammar.begins_like_json(written.text):
+                last.accept()
                 return
             written.pieces, written.over = [], None
         raise InvalidUpstreamAnswer("The embedded model could not be held to the form that was asked for.")
