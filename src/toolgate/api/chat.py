@@ -196,7 +196,16 @@ class ChatHandler:
             )
         if request.decisions and model is route.model:  # there is no run with server tools that would read them
             request = replace(request, warnings=(*request.warnings, _UNUSED_DECISION))
-        metadata = _answer_metadata(call, dialect, codec, request.model, options)
+        metadata = AnswerMetadata(
+            codec.reply_id(record.request_id),
+            int(time.time()),
+            request.model,
+            options is not None and options.status == "events",
+            record.times,
+            dialect.native_tools,
+            record.request_id,
+            loses_errors(headers),
+        )
         return PreparedRequest(
             call.exchange,
             dialect,
@@ -246,22 +255,6 @@ class ChatHandler:
         )
         request = replace(request, warnings=(*checked.warnings, *tools.selection.warnings))
         return request, run.request, run.model, run.on_delivered
-
-
-def _answer_metadata(
-    call: ChatRequestContext, dialect: Dialect, codec: ServerCodec, model: str, options: RequestToolOptions | None
-) -> AnswerMetadata:
-    record, created = call.record, int(time.time())
-    return AnswerMetadata(
-        codec.reply_id(record.request_id),
-        created,
-        model,
-        options is not None and options.status == "events",
-        record.times,
-        dialect.native_tools,
-        record.request_id,
-        loses_errors(call.headers),
-    )
 
 
 def _is_large(body_size: int, body: Any) -> bool:

@@ -105,17 +105,22 @@ class RequestResponseCycle:
             self._body += body
         if len(self._body) > _UNREAD_BYTES:
             self._flow.pause_reading()
-        self._wake()
+        self._changed = True
+        if self._event is not None:
+            self._event.set()
 
     def feed_end(self) -> None:
         """Note that the request's body is complete."""
         self.more_body = False
-        self._wake()
+        self._changed = True
+        if self._event is not None:
+            self._event.set()
 
     def disconnect(self) -> None:
         """Note that the client has left, and cancel the task if the application asked for it."""
         self.disconnected = True
-        self._wake()
+        if self._event is not None:
+            self._event.set()
         if self.cancelled_on_disconnect and not self.complete and self.task is not None:
             self.task.cancel()
 
@@ -133,11 +138,6 @@ class RequestResponseCycle:
         # A client that was not sent `connection: close` may use the connection for one more request.
         if self._head is None and not self.started:
             self.keep_alive = False
-
-    def _wake(self) -> None:
-        self._changed = True
-        if self._event is not None:
-            self._event.set()
 
     async def run(self, app: AsgiApp) -> None:
         """Run the application, and send an error if it does not respond."""
@@ -281,7 +281,8 @@ class RequestResponseCycle:
     def finish(self) -> None:
         """Mark the response as complete."""
         self.complete = True
-        self._wake()
+        if self._event is not None:
+            self._event.set()
         self.connection.response_complete(self)
 
 

@@ -16,7 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 
 # The headers that are checked; most are others, and one look-up passes them by.
 _CHECKED = frozenset((b"host", b"content-length", b"expect", b"transfer-encoding", b"content-encoding"))
-_CACHED_TARGETS = 256
+_CACHED_TARGETS = 256  # and as many hosts: clients of a server send few
 _HOST_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]"
 
 
@@ -55,7 +55,7 @@ def check_head(version: str, url: bytes, headers: Headers, limits: RequestLimits
             continue
         if name == b"host":
             earlier, host = host, value.strip()
-            if earlier is not None or not host or host.translate(None, _HOST_BYTES):
+            if earlier is not None or not _is_host(host):
                 raise InvalidRequest("There must be one Host header, with a host and perhaps a port.", code="bad_host")
         elif name == b"content-length":
             if int(value) > most:
@@ -73,6 +73,11 @@ def check_head(version: str, url: bytes, headers: Headers, limits: RequestLimits
     if not url.startswith(b"/"):
         _check_authority(url, host)
     return most, expects_continue
+
+
+@lru_cache(maxsize=_CACHED_TARGETS)
+def _is_host(value: bytes) -> bool:
+    return bool(value) and not value.translate(None, _HOST_BYTES)
 
 
 @lru_cache(maxsize=_CACHED_TARGETS)

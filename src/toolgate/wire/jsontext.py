@@ -65,6 +65,8 @@ def decode_body(
     keys, colons = None, 0
     if len(body) > _UNCHECKED_BYTES:
         keys = check_structure(body, max_depth)
+    elif len(body) <= 2 * max_depth:  # too short to be nested too deeply
+        colons = body.count(b":")
     else:
         colons, openings = _count_marks(body)
         if openings > max_depth and is_deeper(body, max_depth):
