@@ -97,7 +97,7 @@ def test_thinking_between_marks_is_reasoning_in_an_answer_without_tools(
     url, player = stage
     written = f"It is <think>42</think>, <final_answer>so</final_answer>. {CALL}"
     player.scripted = ScriptedModel([f"{opened}Six times seven.</think>\n\n{written}"])
-    answer = httpx.post(f"{url}{PATHS[client]}", json=body(client, model, stream, "6*7?"), timeout=20)
+    answer = httpx.post(f"{url}{PATHS[client]}", json=body(client, model, stream, "6*7?"), timeout=120)
     found = outcome(client, stream, HttpResponse(answer.status_code, dict(answer.headers), answer.content))
     assert (found.reasoning, found.text) == ("Six times seven.", written)
     assert player.scripted.requests[0].tools == ()
@@ -112,7 +112,7 @@ def test_an_answer_that_quotes_the_line_of_a_result_is_not_cut(
     written = "A log looks so:\nResult [SUCCESS]\nabc"
     player.scripted = ScriptedModel([written])
     asked = {**body(client, "plain", stream, "Show me a log."), "tools": declared(client)}
-    answer = httpx.post(f"{url}{PATHS[client]}", json=asked, timeout=20)
+    answer = httpx.post(f"{url}{PATHS[client]}", json=asked, timeout=120)
     found = outcome(client, stream, HttpResponse(answer.status_code, dict(answer.headers), answer.content))
     assert (found.text, found.calls) == (written, [])
 
@@ -161,7 +161,7 @@ def test_a_misshapen_call_is_a_whole_call_or_text(
     url, player = stage
     player.scripted = ScriptedModel([written] * 3)
     asked = body(client, model, stream, "6*7?", tools=declared(client))
-    answer = httpx.post(f"{url}{PATHS[client]}", json=asked, timeout=20)
+    answer = httpx.post(f"{url}{PATHS[client]}", json=asked, timeout=120)
     found = outcome(client, stream, HttpResponse(answer.status_code, dict(answer.headers), answer.content))
     if arguments is None:
         assert (found.calls, found.text, found.reason) == ([], written, "stop")
