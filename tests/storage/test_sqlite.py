@@ -159,3 +159,20 @@ async def test_a_wrong_statement_is_our_own_fault(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         await database.read(lambda db: db.execute("SELECT * FROM nowhere"))
     await database.aclose()
+
+
+async def test_the_log_of_a_large_change_is_given_back_to_the_disk(tmp_path: Path) -> None:
+    """Forgetting an owner with gigabytes of records left a log of that size beside the file for as long as it was open."""
+    database, log = Database(tmp_path / "a.db"), tmp_path / "a.db-wal"
+    add = "INSERT INTO responses (id, owner, created, input, body) VALUES (?, 'ann', 1, ?, x'')"
+    rows = [(str(number), bytes(1024 * 1024)) for number in range(24)]
+    await database.change(lambda db: db.executemany(add, rows) and None)
+    assert log.stat().st_size > 24 * 1024 * 1024
+    for _ in range(3):
+        await database.change(spend_again)
+    assert log.stat().st_size <= 16 * 1024 * 1024
+    await database.aclose()
+
+
+def spend_again(db: SqlConnection) -> None:
+    db.execute(f"{ADD} ON CONFLICT (key, period) DO UPDATE SET amount = 2", ("ann", "2026-11", 1.0))

@@ -25,6 +25,9 @@ CHECKED_BYTES = 64 * 1024 * 1024
 # sync, and answers then.
 QUEUE_FACTOR = 6
 
+# What the log of a large change took is given back to the disk at the next checkpoint, but for this.
+_LOG_BYTES = 16 * 1024 * 1024
+
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _DUPLICATE = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 
@@ -141,6 +144,7 @@ class SqliteEngine:
             connection.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1000)}")
             _use_wal(connection, self._timeout)
             connection.execute("PRAGMA synchronous = FULL")  # with NORMAL, WAL loses the last commits in a power cut
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
             # A statement of many rows keeps the pages that it changes, to undo it, and would write them to a file.
             connection.execute("PRAGMA temp_store = MEMORY")
             if self._path is not None:
