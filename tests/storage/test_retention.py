@@ -7,12 +7,18 @@ import pytest
 
 from tests.storage.test_invocations import call
 from tests.storage.test_recorded_chats import output, words
+from toolgate.conversation.message import Message, Text
 from toolgate.storage.conversations import ConversationStore, StoredConversation
 from toolgate.storage.database import Database
+from toolgate.storage.hidden_turns import HiddenTurnStore
+from toolgate.storage.idempotency import IdempotencyStore
 from toolgate.storage.invocations import InvocationFilter, InvocationStore
+from toolgate.storage.peer_conversations import PeerConversationStore
 from toolgate.storage.recorded_chats import ChatStore
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.retention import AT_ONCE, SWEEPS, RetentionStore
+from toolgate.storage.runs import RunStore
+from toolgate.storage.streams import StreamStore
 from toolgate.storage.usage import UsagePeriodTotal, UsageStore
 
 DAY = 86_400.0
@@ -51,12 +57,59 @@ async def test_a_response_is_deleted_when_it_is_old_and_was_not_continued_since(
         response("end", 70, "dead"),
     ):
         await store.save(one)
-    for _ in range(3):
-        await retention(database).sweep("responses", 30)
+    assert await retention(database).sweep("responses", 30) == 3
     kept = [id for id in ("old", "young", "root", "link", "leaf", "dead", "end") if await store.load("ann", id)]
     assert kept == ["young", "root", "link", "leaf"]
     assert await count(database, "items") == 4
     assert len(await store.chain("ann", "leaf")) == 3
+
+
+async def test_a_long_conversation_goes_in_steps_of_many_turns(database: Database) -> None:
+    """One turn went with each sweep, an hour after the one before: a thousand turns took six weeks."""
+    store, turns = ResponseStore(database), AT_ONCE + 50
+    for number in range(turns):
+        await store.save(response(f"r{number}", 90 - number / 1000, f"r{number - 1}" if number else None))
+    assert [await retention(database).sweep("responses", 30) for _ in range(3)] == [AT_ONCE, 50, 0]
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "waiting"])
+async def test_a_response_that_is_still_being_made_stays(database: Database, state: str) -> None:
+    """A background response may wait for a person for longer than responses are kept."""
+    store, runs = ResponseStore(database), RunStore(database, "node")
+    await store.save(response("first", 50))
+    await store.save(response("made", 40, "first"), runs.opening("made", "ann", b""))
+    await database.change(lambda db: db.execute("UPDATE runs SET state = ?", (state,)))
+    assert await retention(database).sweep("responses", 30) == 0
+    await database.change(lambda db: db.execute("UPDATE runs SET state = 'completed'"))
+    assert await retention(database).sweep("responses", 30) == 2
+
+
+async def test_what_has_a_time_of_its_own_goes_without_new_requests_of_its_kind(database: Database) -> None:
+    """Answers and turns that are stored for a day stayed until the next one was stored."""
+    answers = IdempotencyStore(database, clock=lambda: NOW - 2 * DAY)
+    await answers.claim("ann", "key", b"digest", "node", b"secret")
+    turns = HiddenTurnStore(database, clock=lambda: NOW - 8 * DAY)
+    await turns.keep("ann", [f"call_{number}" for number in range(AT_ONCE + 1)], [Message("user", (Text("Hi"),))])
+    await PeerConversationStore(database, clock=lambda: NOW - 31 * DAY).keep("peer", "ann", "digest", "conversation")
+    streams = StreamStore(database, clock=lambda: NOW - 2 * DAY)
+    await database.change(streams.opening("resp", True))
+    await database.change(streams.ending("resp", 0, [b"data: 1\n\n"], whole=True))
+    tables = ("idempotency", "turn_keys", "turn_parts", "peer_conversations", "response_events")
+    assert [await count(database, table) for table in tables] == [1, AT_ONCE + 1, 1, 1, 1]
+    assert [await retention(database).expire() for _ in range(3)] == [AT_ONCE + 3, 1, 0]
+    assert [await count(database, table) for table in tables] == [0] * 5
+
+
+async def test_what_has_a_time_of_its_own_stays_until_then(database: Database) -> None:
+    await IdempotencyStore(database, clock=lambda: NOW - DAY / 2).claim("ann", "key", b"digest", "node", b"secret")
+    turns = HiddenTurnStore(database, clock=lambda: NOW - 6 * DAY)
+    await turns.keep("ann", ["call"], [Message("user", (Text("Hi"),))])
+    await PeerConversationStore(database, clock=lambda: NOW - 29 * DAY).keep("peer", "ann", "digest", "conversation")
+    streams = StreamStore(database, clock=lambda: NOW - DAY / 2)
+    await database.change(streams.opening("resp", True))
+    await database.change(streams.ending("resp", 0, [b"data: 1\n\n"], whole=True))
+    await database.change(streams.opening("later", True))
+    assert await retention(database).expire() == 0
 
 
 async def test_conversations_and_chats_go_with_all_that_is_in_them(database: Database) -> None:
@@ -82,15 +135,22 @@ async def test_invocations_usage_and_closed_approvals_go(database: Database) -> 
     await database.change(
         usage.adding([UsagePeriodTotal("2025-01-01", "ann", "m", 1), UsagePeriodTotal("2027-01-01", "ann", "m", 1)])
     )
-    for id, state, days in (("a", "denied", 100), ("b", "pending", 100), ("c", "consumed", 80)):
+    for id, state, days in (("a", "denied", 100), ("b", "pending", 89), ("c", "consumed", 80)):
         await put_approval(database, id, state, NOW - days * DAY)
+    await put_approval(database, "d", "approved", NOW - 100 * DAY, expires=NOW - 89 * DAY)
+    # Nothing has noticed that these have expired.
+    await put_approval(database, "e", "pending", NOW - 100 * DAY)
+    await put_approval(database, "f", "approved", NOW - 100 * DAY)
+    for level, days in (("session", 100), ("always", 100), ("session", 80)):
+        await put_grant(database, level, NOW - days * DAY)
     assert await retention(database).sweep("invocations", 90) == 1
     assert await retention(database).sweep("usage", 400) == 1
-    assert await retention(database).sweep("approvals", 90) == 1
+    assert await retention(database).sweep("approvals", 90) == 4
     assert [one.id for one in await invocations.page(InvocationFilter(), None, 9) or ()] == ["inv_1"]
     assert [row["day"] for row in await usage.sums(["day"])] == ["2027-01-01"]
     rows = await database.read(lambda db: db.execute("SELECT id FROM approvals ORDER BY id").fetchall())
-    assert [row[0] for row in rows] == ["b", "c"]
+    assert [row[0] for row in rows] == ["b", "c", "d"]
+    assert await count(database, "grants") == 2
 
 
 async def test_a_sweep_takes_a_few_at_a_time(database: Database) -> None:
@@ -126,8 +186,16 @@ async def test_what_an_owner_has_is_forgotten_and_nothing_of_others(database: Da
     assert await retention(database).forget("ann") == {}
 
 
-async def put_approval(database: Database, id: str, state: str, created: float, caller: str = "ann") -> None:
-    values: dict[str, Any] = {"id": id, "caller": caller, "state": state, "created": created, "expires": created + 60}
+async def put_grant(database: Database, level: str, created: float) -> None:
+    row = (f"{level}_{created}", "ann", "tool", "source", "spec", level, "place", "ann", created)
+    await database.change(lambda db: db.execute(f"INSERT INTO grants VALUES ({', '.join('?' * len(row))})", row))
+
+
+async def put_approval(
+    database: Database, id: str, state: str, created: float, caller: str = "ann", expires: float | None = None
+) -> None:
+    values: dict[str, Any] = {"id": id, "caller": caller, "state": state, "created": created}
+    values["expires"] = created + 60 if expires is None else expires
     values |= dict.fromkeys(("session", "run", "call", "tool", "source", "digest", "spec", "policy", "why"), "x")
     values |= {"arguments": "{}", "tainted": 0}
     text = f"INSERT INTO approvals ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})"

@@ -160,7 +160,7 @@ class HiddenTurnStore:
                 _append(db, owner, target, added, run=run, secret=secret)
             _drop(db, [(owner, one) for one in {*former.values()}])  # after the keys lead elsewhere or are deleted
             if prune:
-                _prune(db, now)
+                delete_expired_turns(db, now, _PRUNED)
 
         await self._database.change(write)
 
@@ -264,9 +264,10 @@ def _drop(db: SqlConnection, turns: Iterable[tuple[str, str]]) -> None:
     db.executemany(_DROP, [(owner, turn, owner, turn) for owner, turn in turns])
 
 
-def _prune(db: SqlConnection, now: float) -> None:
-    """Delete some expired keys, and the turns that are left without one."""
+def delete_expired_turns(db: SqlConnection, now: float, most: int) -> int:
+    """Delete at most so many expired keys, and the turns that are left without one; returns how many keys."""
     select = "SELECT owner, key, turn FROM turn_keys WHERE expires < ? ORDER BY expires LIMIT ?"
-    old = db.execute(select, (now, _PRUNED)).fetchall()
+    old = db.execute(select, (now, most)).fetchall()
     db.executemany("DELETE FROM turn_keys WHERE owner = ? AND key = ?", [(owner, key) for owner, key, _ in old])
     _drop(db, {(owner, turn) for owner, _, turn in old})
+    return len(old)

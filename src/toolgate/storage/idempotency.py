@@ -120,6 +120,13 @@ class IdempotencyStore:
         await self._database.change(lambda db: db.execute(_RELEASE, (owner, key, holder)))
 
 
+def delete_expired_answers(db: SqlConnection, now: float, most: int) -> int:
+    """Delete at most so many answers that are older than a day, and return how many."""
+    old = db.execute(_OLD, (now - DAY, most)).fetchall()
+    db.executemany("DELETE FROM idempotency WHERE owner = ? AND key = ?", [tuple(row) for row in old])
+    return len(old)
+
+
 async def _in_thread_if_large(work: Callable[[bytes, bytes], _T], text: bytes, secret: bytes) -> _T:
     return work(text, secret) if len(text) <= _LARGE else await asyncio.to_thread(work, text, secret)
 
@@ -134,6 +141,7 @@ def _decrypt(stored: bytes, secret: bytes) -> StoredIdempotentAnswer:
 
 
 _FORGET = "DELETE FROM idempotency WHERE created < ?"
+_OLD = "SELECT owner, key FROM idempotency WHERE created < ? ORDER BY created LIMIT ?"
 _SELECT = "SELECT digest, leased_until, answer, holder FROM idempotency WHERE owner = ? AND key = ?"
 # Written before anything is read: claims of different keys then do not conflict. A row that is too old to be served is
 # taken over as if it were deleted already.

@@ -24,11 +24,20 @@ _KEEP = """
 INSERT INTO peer_conversations (peer, conversation, owner, digest, used) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (peer, conversation) DO UPDATE SET owner = excluded.owner, digest = excluded.digest, used = excluded.used
 """
+_OLD = "SELECT peer, conversation FROM peer_conversations WHERE used <= ? ORDER BY used LIMIT ?"
 _CROWD_OUT = """
 DELETE FROM peer_conversations WHERE used <= (
     SELECT used FROM peer_conversations ORDER BY used DESC LIMIT 1 OFFSET ?
 )
 """
+
+
+def delete_expired_peer_conversations(db: SqlConnection, now: float, most: int) -> int:
+    """Delete at most so many conversations that were not used for 30 days, and return how many."""
+    old = db.execute(_OLD, (now - KEPT_SECONDS, most)).fetchall()
+    delete = "DELETE FROM peer_conversations WHERE peer = ? AND conversation = ?"
+    db.executemany(delete, [tuple(row) for row in old])
+    return len(old)
 
 
 class PeerConversationStore:

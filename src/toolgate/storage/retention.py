@@ -4,13 +4,18 @@ Any number of nodes may do this at once. What belongs to a row is deleted in the
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
 from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.hidden_turns import delete_expired_turns
+from toolgate.storage.idempotency import delete_expired_answers
+from toolgate.storage.peer_conversations import delete_expired_peer_conversations
 from toolgate.storage.recorded_chats import forget_chat
 from toolgate.storage.responses import forget_run_content
+from toolgate.storage.sql_engine import placeholders
+from toolgate.storage.streams import delete_expired_frames
 
 # Rows that are deleted in one transaction: requests that write wait behind it.
 AT_ONCE = 200
@@ -19,26 +24,42 @@ AT_ONCE = 200
 MOST_REQUESTS = 1_000_000
 
 _DAY = 86_400.0
-# One that another continues stays until that one goes.
-_RESPONSES = """
-SELECT id FROM responses WHERE created < ?
-    AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.previous = responses.id)
+# One that another continues stays until that one goes, and one that is still being made until it is ready.
+_DISPENSABLE = """
+created < ? AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.previous = responses.id)
+    AND NOT EXISTS (
+        SELECT 1 FROM runs WHERE runs.id = responses.id AND runs.state IN ('queued', 'running', 'waiting')
+    )
+"""
+_RESPONSES = f"SELECT id FROM responses WHERE {_DISPENSABLE} ORDER BY created, id LIMIT ?"  # noqa: S608 - constants
+# Questions that a person may still answer, and approvals that a call may still use, stay. That one has expired is stored
+# only when another is asked for or looked at, which may never happen.
+_CLOSED = """
+SELECT id FROM approvals WHERE created < ? AND (state NOT IN ('pending', 'approved') OR expires <= ?)
 ORDER BY created, id LIMIT ?
 """
-# Questions that a person may still answer, and approvals that a call may still use, stay.
-_CLOSED = """
-SELECT id FROM approvals WHERE created < ? AND state NOT IN ('pending', 'approved') ORDER BY created, id LIMIT ?
-"""
+# A grant for a session counts for a day only.
+_ENDED_GRANTS = "SELECT id FROM grants WHERE level = 'session' AND created < ? ORDER BY created, id LIMIT ?"
 _DAYS = "SELECT DISTINCT day FROM usage_sums WHERE day < ? ORDER BY day LIMIT ?"
 
-# Deletes some of the rows from before this time; how many there were, fewer than `AT_ONCE` when none are left.
+# Deletes some of the rows from before this time; how many there were, 0 when none are left.
 Sweep: TypeAlias = Callable[[SqlConnection, float], int]
 
 
 def _responses(db: SqlConnection, before: float) -> int:
-    ids = _ids(db, _RESPONSES, int(before))
-    _delete_responses(db, ids)
-    return len(ids)
+    found = _ids(db, _RESPONSES, int(before))
+    deleted = 0
+    # Then what only these have continued, and so on: of a conversation with a thousand turns one goes after the other.
+    while found:
+        select = f"SELECT previous FROM responses WHERE previous IS NOT NULL AND id IN ({placeholders(found)})"  # noqa: S608 - ?
+        earlier = sorted({row[0] for row in db.execute(select, found).fetchall()})
+        _delete_responses(db, found)
+        deleted += len(found)
+        found = []
+        if earlier and deleted < AT_ONCE:
+            select = f"SELECT id FROM responses WHERE id IN ({placeholders(earlier)}) AND {_DISPENSABLE}"  # noqa: S608 - ?
+            found = [row[0] for row in db.execute(select, (*earlier, int(before))).fetchall()]
+    return deleted
 
 
 def _conversations(db: SqlConnection, before: float) -> int:
@@ -60,9 +81,11 @@ def _invocations(db: SqlConnection, before: float) -> int:
 
 
 def _approvals(db: SqlConnection, before: float) -> int:
-    ids = _ids(db, _CLOSED, before)
+    ids = [row[0] for row in db.execute(_CLOSED, (before, before, AT_ONCE)).fetchall()]
     db.executemany("DELETE FROM approvals WHERE id = ?", [(id,) for id in ids])
-    return len(ids)
+    grants = _ids(db, _ENDED_GRANTS, before)
+    db.executemany("DELETE FROM grants WHERE id = ?", [(id,) for id in grants])
+    return len(ids) + len(grants)
 
 
 def _usage(db: SqlConnection, before: float) -> int:
@@ -117,6 +140,13 @@ SWEEPS: Mapping[str, Sweep] = {
     "hours": _hours,
     "runs": _runs,
 }
+# What has a time of its own: deleted with new rows of its kind, of which there may be none, and here.
+_EXPIRED: Sequence[Callable[[SqlConnection, float, int], int]] = (
+    delete_expired_turns,
+    delete_expired_answers,
+    delete_expired_frames,
+    delete_expired_peer_conversations,
+)
 # The tables from which all rows of an owner go, and the column that names it. `api_keys` is not among them: the name of a
 # key is never given to another.
 _OWNED = {
@@ -151,6 +181,11 @@ class RetentionStore:
         """Delete some rows of this kind that are older than so many days, and return how many."""
         before = max(0.0, self._clock() - days * _DAY)  # a time before the year 1 has no date
         return await self._database.change(lambda db: SWEEPS[kind](db, before))
+
+    async def expire(self) -> int:
+        """Delete some rows of those that no request can find any more, whatever is configured, and return how many."""
+        now = self._clock()
+        return await self._database.change(lambda db: sum([delete(db, now, AT_ONCE) for delete in _EXPIRED]))
 
     async def forget(self, owner: str) -> dict[str, int]:
         """Delete everything of one owner, whatever its age, and return how many rows of each kind there were."""

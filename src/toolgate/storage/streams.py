@@ -11,9 +11,11 @@ from msgspec import Struct
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
 
+KEPT_SECONDS = 86_400.0
 _FORGET_OLD = """
 DELETE FROM response_events WHERE response IN (SELECT response FROM response_streams WHERE kept = 1 AND ended < ?)
 """
+_OLD = "SELECT response FROM response_streams WHERE kept = 1 AND ended < ? ORDER BY ended LIMIT ?"
 _OPEN = "INSERT INTO response_streams (response, kept, whole) VALUES (?, ?, 0)"
 _APPEND = """
 INSERT INTO response_events (response, first, last, frames) VALUES (?, ?, ?, ?)
@@ -23,6 +25,15 @@ _AFTER = "SELECT first, frames FROM response_events WHERE response = ? AND last 
 _BATCHES_AT_ONCE = 64
 # Ends a frame of server-sent events, `event: …\ndata: {…}\n\n`: a batch is one text that is split here.
 _END = b"\n\n"
+
+
+def delete_expired_frames(db: SqlConnection, now: float, most: int) -> int:
+    """Delete the frames of at most so many streams that ended a day ago, and return how many streams."""
+    old = db.execute(_OLD, (now - KEPT_SECONDS, most)).fetchall()
+    rows = [tuple(row) for row in old]
+    db.executemany("DELETE FROM response_events WHERE response = ?", rows)
+    db.executemany("UPDATE response_streams SET kept = 0 WHERE response = ?", rows)
+    return len(old)
 
 
 class StreamStatus(Struct, frozen=True):
@@ -38,7 +49,7 @@ class StreamStore:
     """Stores streams; their frames for `keep_seconds` after the end."""
 
     def __init__(
-        self, database: Database, *, keep_seconds: float = 86_400.0, clock: Callable[[], float] = time.time
+        self, database: Database, *, keep_seconds: float = KEPT_SECONDS, clock: Callable[[], float] = time.time
     ) -> None:
         self._database = database
         self._keep = keep_seconds

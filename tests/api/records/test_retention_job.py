@@ -39,14 +39,17 @@ class Counting(RetentionStore):
         self.old[kind] = self.old.get(kind, 0) - some
         return some
 
+    async def expire(self) -> int:
+        return await self.sweep("expired", 0)
+
 
 async def test_each_kind_is_deleted_after_its_own_time_and_kinds_without_one_stay() -> None:
-    retention = Counting(responses=AT_ONCE * 2 + 1, usage=3)
+    retention = Counting(responses=AT_ONCE * 2 + 1, usage=3, expired=AT_ONCE + 1)
     settings = RecordSettings(days=RetentionSettings(responses=7, chats=0, conversations=0, approvals=5), requests=3)
     sweeper = RetentionJob(retention, LOG, retention_days(settings))
-    assert await sweeper.sweep() == {"responses": AT_ONCE * 2 + 1, "usage": 3}
-    kinds = [("responses", 7)] * 3 + [("invocations", 90), ("usage", 400), ("hours", 35), ("runs", 30)]
-    kinds += [("approvals", 5), ("requests", 3)]
+    assert await sweeper.sweep() == {"responses": AT_ONCE * 2 + 1, "usage": 3, "expired": AT_ONCE + 1}
+    kinds = [("responses", 7)] * 4 + [("invocations", 90), *[("usage", 400)] * 2, ("hours", 35), ("runs", 30)]
+    kinds += [("approvals", 5), ("requests", 3), *[("expired", 0)] * 3]
     assert retention.asked == kinds
 
 

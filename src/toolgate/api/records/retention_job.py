@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from toolgate.config.settings import RecordSettings
 from toolgate.conversation.errors import GatewayOverloaded
-from toolgate.storage.retention import AT_ONCE, RetentionStore
+from toolgate.storage.retention import RetentionStore
 from toolgate.telemetry.log_writer import Logger
 
 _PAUSE_SECONDS = 0.05  # in which other writes get their turn
@@ -64,11 +64,12 @@ class RetentionJob:
         """Delete all old records and return how many there were of each kind."""
         deleted: Counter[str] = Counter()
         for kind, days in self._days.items():
-            found = 0 if days is None else AT_ONCE
-            while days is not None and found >= AT_ONCE:
-                found = await self._retention.sweep(kind, days)
+            while days is not None and (found := await self._retention.sweep(kind, days)):
                 deleted[kind] += found
                 await asyncio.sleep(_PAUSE_SECONDS)
+        while found := await self._retention.expire():
+            deleted["expired"] += found
+            await asyncio.sleep(_PAUSE_SECONDS)
         return {kind: count for kind, count in deleted.items() if count}
 
     async def _run(self) -> None:
