@@ -54,7 +54,11 @@ def _endings() -> list[Quirk]:
         Quirk("plain", wire(start(), *HELLO, ending(), STOP), ExpectedAnswer("Hello", usage=Usage(5, 7))),
         Quirk("a_ping", wire(PING, start(), PING, *HELLO, PING, ending(), PING, STOP), SAID),
         Quirk("a_dup_message_start", wire(start(), start(id="x"), *HELLO, ending(), STOP), SAID),
-        Quirk("a_no_message_start", wire(*HELLO, ending(), STOP), ExpectedAnswer("Hello", usage=Usage(0, 7))),
+        Quirk(
+            "a_no_message_start",
+            wire(*HELLO, ending(), STOP),
+            ExpectedAnswer("Hello", usage=Usage(0, 7, missing="input")),
+        ),
         Quirk("a_no_message_stop", wire(start(), *HELLO, ending()), SAID),
         Quirk("a_no_message_delta", wire(start(), *HELLO, STOP), SAID),
         Quirk("a_eof", wire(start(), *HELLO), fails=InvalidUpstreamAnswer),

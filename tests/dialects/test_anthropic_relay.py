@@ -150,6 +150,12 @@ def test_the_counts_that_sdks_demand_are_always_there() -> None:
         assert (message.id, message.model, message.role) == ("msg_up", REPLY.model, "assistant")
 
 
+def test_a_count_that_comes_in_an_event_of_its_own_loses_no_stop_reason() -> None:
+    late = {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 7}}
+    message = collected(relayed(wire(start({"input_tokens": 5}), *TALK, ending("max_tokens", usage={}), late, STOP)))
+    assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("max_tokens", 5, 7)
+
+
 @pytest.mark.parametrize(
     ("word", "passed"),
     [("stop", "end_turn"), ("length", "max_tokens"), ("tool_use", "end_turn"), ("novel", "end_turn")]

@@ -141,7 +141,7 @@ def complaint(emitted: ExpectedAnswer, found: Outcome, client: str, stream: bool
             [(call.name, _value(call.arguments), call.complete) for call in wanted.calls],
         ),
     }
-    if emitted.usage:
+    if emitted.usage and not emitted.usage.missing:
         pairs["usage"] = (found.usage, (emitted.usage.input, emitted.usage.output))
     elif not found.usage[0]:
         return "the input is not counted"

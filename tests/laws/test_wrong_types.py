@@ -130,6 +130,57 @@ async def test_values_of_wrong_types_are_the_upstreams_fault(upstream: str, stre
         assert 0 < row["output_tokens"] <= 100 * CASES
 
 
+HALVES = {
+    "openai_chat": (b"prompt_tokens", b"completion_tokens"),
+    "openai_responses": (b"input_tokens", b"output_tokens"),
+    "anthropic": (b"input_tokens", b"output_tokens"),
+    "ollama": (b"prompt_eval_count", b"eval_count"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("missing", [0, 1], ids=["input", "output"])
+@pytest.mark.parametrize("upstream", CLIENTS)
+async def test_one_count_of_two_is_estimated_and_the_other_kept(upstream: str, missing: int, stream: bool) -> None:
+    dialect, names = DIALECTS[upstream], HALVES[upstream]
+    request = question(dialect)
+    right = streamed(dialect, ANSWER, request) if stream else dialect.server.encode_response(ANSWER, request, REPLY)
+    if upstream == "openai_chat" and stream:  # which reports usage where it is wanted
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":100}}\n\n'
+        right = right.replace(b"data: [DONE]", usage + b"data: [DONE]")
+    wrong = re.sub(rb'"%b": ?\d+' % names[missing], b'"unknown":1', right)
+    if upstream == "anthropic":  # cached input is input, too
+        wrong = re.sub(rb'"cache_\w+": ?\d+', b'"unknown":1', wrong)
+    assert wrong != right
+    start = head(f"content-type: {dialect.stream_type}", "connection: close") if stream else b""
+    sent = start + wrong if stream else whole(wrong, "content-type: application/json")
+
+    async def play(peer: Peer) -> None:
+        while await peer.request() is not None:
+            await peer.send(sent)
+            if stream:
+                return
+
+    async with Faulty(play) as server, listening(Toolgate(config_of(server.port))) as url:
+        for number, client in enumerate(CLIENTS, 1):
+            wanted = {"stream_options": {"include_usage": True}} if client == "openai_chat" and stream else {}
+            payload = body(client, upstream, stream, "Hi there", **wanted)
+            response = await ask(url, PATHS[client], payload, "authorization: Bearer a-key")
+            assert response.status == 200, response.body
+            counts = [
+                [int(one) for one in re.findall(rb'"%b": ?(\d+)' % name, response.body)] for name in HALVES[client]
+            ]
+            assert 0 < counts[missing][-1] < 50, (client, response.body)
+            assert counts[1 - missing][-1] == 100, (client, response.body)
+            async with httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer a-key"}) as caller:
+                [row] = (await caller.get("/v1/usage")).json()["data"]
+            assert row["requests"] == row["estimated"] == number
+            reported = row["output_tokens" if missing == 0 else "input_tokens"]
+            estimated = row["input_tokens" if missing == 0 else "output_tokens"]
+            assert reported == 100 * number
+            assert 0 < estimated < 50 * number
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("count", [-1_000_000, 10**30, 1e300, None, "12", [1]])
 @pytest.mark.parametrize("upstream", CLIENTS)

@@ -309,8 +309,9 @@ async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes,
     if request.relay and answer.dialect == request.dialect:
         relayable: RelayableStream = answer  # type: ignore[assignment]  # `dialect` is set on relayable streams only
         body, response = relayable.relay_whole(metadata)
-        if response.usage is None:
-            body, response = relayable.relay_whole(metadata, await estimate(request, response.parts))
+        if response.usage is None or response.usage.missing:
+            usage = await estimate(request, response.parts, response.usage)
+            body, response = relayable.relay_whole(metadata, usage)
         return body, response, []
     # A plain text, of which nothing can be lost: no events are made of it only to fold them again.
     if type(answer) is WholeResponseStream and (plain := answer.plain) is not None:

@@ -21,7 +21,10 @@ FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filte
 
 
 class Usage(Struct, frozen=True):
-    """Tokens of one step or run; `input` includes `cache_read` and `cache_write`, `output` includes `reasoning`."""
+    """Tokens of one step or run; `input` includes `cache_read` and `cache_write`, `output` includes `reasoning`.
+
+    `missing` is the count that an upstream has not reported beside the other: until it is estimated, it is 0.
+    """
 
     input: int = 0
     output: int = 0
@@ -29,6 +32,7 @@ class Usage(Struct, frozen=True):
     cache_write: int = 0
     reasoning: int = 0
     estimated: bool = False
+    missing: Literal["input", "output"] | None = None
 
     def __add__(self, other: "Usage") -> "Usage":
         """Add two usages; the sum is estimated if one of them is."""

@@ -170,10 +170,19 @@ class UpstreamStreamDecoder(Protocol):
         """Return the last events; raise InvalidUpstreamAnswer if the stream was cut short."""
 
 
+def relayed_usage(written: dict[str, Any], given: dict[str, Any], usage: Usage | None) -> dict[str, Any]:
+    """Return the usage of a relayed whole answer: all fields of the dialect, and the `given` ones with their own values.
+
+    Where a count was estimated, the `written` ones win, since the upstream's own are missing or make no sense.
+    """
+    return {**given, **written} if usage is not None and usage.estimated else {**written, **given}
+
+
 class StreamRelay(Protocol):
     """Relays one streamed answer to a client of the same dialect: unknown fields stay, what breaks clients is repaired.
 
-    An answer that is complete without usage is `done`, but its end is held back until `end_with` gets an estimate.
+    An answer that is complete without usage, or with one count of two, is `done`, but its end is held back until `end_with`
+    gets an estimate.
     """
 
     done: bool
@@ -182,7 +191,7 @@ class StreamRelay(Protocol):
 
     @property
     def lacks_usage(self) -> bool:
-        """Whether the end is held back because the upstream reported no usage."""
+        """Whether the end is held back because the upstream did not report both counts."""
 
     def end_with(self, usage: Usage) -> bytes:
         """Return the end that was held back, with this usage."""

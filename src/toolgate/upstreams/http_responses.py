@@ -114,11 +114,11 @@ class WholeResponseStream:
         yield self._rewriter.restore(events) if self._rewriter else events
 
     def relay_whole(self, metadata: AnswerMetadata, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
-        """Return the body for a client of the same dialect, and the response; `usage` is used where none was reported."""
+        """Return the body for a client of the same dialect, and the response; `usage` replaces what was reported."""
         response = self._response
         if self.plain is not None and self._raw is not None:
             return self._raw, response
-        if response.usage is None and usage is not None:
+        if usage is not None:
             response = replace(response, usage=usage)
         try:
             body = self._codec.relay_response(self._body, response, self._request, metadata)
@@ -297,7 +297,7 @@ class RelayedHttpStream:
             async for batch in batches:
                 yield b"".join(batch)
         if self.relay.lacks_usage:
-            yield self.relay.end_with(await estimate(self._request, self.relay.received()))
+            yield self.relay.end_with(await estimate(self._request, self.relay.received(), self.relay.usage))
 
 
 _T = TypeVar("_T")

@@ -19,6 +19,7 @@ from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from toolgate.conversation.events import Usage
 from toolgate.conversation.message import Media, Opaque, Part, Reasoning, RefusalPart, Text, ToolCall, ToolResult
@@ -86,12 +87,21 @@ async def count_request_aside(request: ModelRequest) -> int:
     return await _total_aside(_request_texts(request))
 
 
-async def estimate(request: ModelRequest, parts: Sequence[Part]) -> Usage:
-    """Return the usage of a request and its response parts, without blocking the event loop."""
+async def estimate(request: ModelRequest, parts: Sequence[Part], reported: Usage | None = None) -> Usage:
+    """Return the usage of a request and its response parts, without blocking the event loop.
+
+    Of what was `reported` the missing count alone is estimated.
+    """
+    if reported is not None and reported.missing == "input":
+        given = await _total_aside(_request_texts(request))
+        return replace(reported, input=given, estimated=True, missing=None)
     thought = [part for part in parts if isinstance(part, Reasoning)]
     visible = [part for part in parts if not isinstance(part, Reasoning)]
     reasoning = await _total_aside(_parts_texts(thought)) if thought else 0
     output = await _total_aside(_parts_texts(visible))
+    if reported is not None:
+        counted = max(reported.reasoning, reasoning)
+        return replace(reported, output=output + counted, reasoning=counted, estimated=True, missing=None)
     given = await _total_aside(_request_texts(request))
     return Usage(given, output + reasoning, reasoning=reasoning, estimated=True)
 

@@ -1,6 +1,6 @@
 """Read untrusted JSON objects field by field: errors name the path of the field, and unread fields are left over."""
 
-from typing import Any
+from typing import Any, Literal
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.wire.decoded_list_cache import CachedDecodedList
@@ -15,6 +15,13 @@ def token_count(value: Any) -> int | None:
     if type(value) is int:
         return value if 0 <= value <= MAX_TOKENS else None
     return int(value) if type(value) is float and 0 <= value <= MAX_TOKENS else None  # also None for NaN
+
+
+def missing_count(input: int | None, output: int | None) -> Literal["input", "output"] | None:
+    """Return which of the two counts was not reported, if it is one of them."""
+    if input is None:
+        return "input"
+    return "output" if output is None else None
 
 
 class Fields:

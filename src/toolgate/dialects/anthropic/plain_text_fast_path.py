@@ -62,7 +62,7 @@ def decode_plain_answer(raw: bytes, relayed: bool) -> ModelResponse | None:
     if relayed and (None in counts.values() or any(type(counts.get(name)) is not int for name in _COUNTS)):
         return None
     usage = read_usage(counts)
-    if usage is None:
+    if usage is None or usage.missing:
         return None
     return ModelResponse(
         (Text(answer.content[0].text),), read_reason(answer.stop_reason), usage, answer.id, answer.model

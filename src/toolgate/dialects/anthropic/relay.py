@@ -37,7 +37,7 @@ from toolgate.dialects.anthropic.shared_codec import (
     write_usage,
 )
 from toolgate.dialects.anthropic.stream_decoder import object_of, read_event
-from toolgate.dialects.dialect import AnswerMetadata, FragmentsForTokenCount
+from toolgate.dialects.dialect import AnswerMetadata, FragmentsForTokenCount, relayed_usage
 from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
 _ID = re.compile(ID_PATTERN)
@@ -100,8 +100,8 @@ class MessagesStreamRelay:
 
     @property
     def lacks_usage(self) -> bool:
-        """Whether the answer is complete and the upstream reported no usage."""
-        return self.done and self.usage is None
+        """Whether the answer is complete and the upstream did not report both counts."""
+        return self.done and (self.usage is None or self.usage.missing is not None)
 
     def received(self) -> list[Part]:
         """Return the texts of all blocks so far."""
@@ -308,7 +308,11 @@ class MessagesStreamRelay:
             self._reason, delta["stop_reason"] = repair_reason(sent, bool(self._ids), delta.get("stop_sequence"))
         if self._invalid_tool is not None and self._reason in ("stop", "tool_calls"):
             raise invalid_arguments(self._invalid_tool)
-        if self.usage is None:  # SDKs require usage here: `end_with` adds an estimate at the end of the stream
+        if self._held is not None:  # the count that was missing comes in an event of its own
+            event, delta = {**self._held, **event}, {**self._held["delta"], **_without_nulls(delta)}
+            self._held = None
+        if self.usage is None or self.usage.missing:
+            # SDKs require usage here: `end_with` adds an estimate at the end of the stream.
             self._held = {**event, "delta": delta}
             return b""
         usage = {**write_usage(self.usage), **_without_nulls(event.get("usage"))}
@@ -316,11 +320,11 @@ class MessagesStreamRelay:
 
     def _finish(self) -> bytes:
         self.done = True
-        # Usage that came with neither event is estimated: `end_with` then sends the last two events.
+        # A count that came with neither event is estimated: `end_with` then sends the last two events.
         closed = self._close_all()
         if self._reason is None:  # a message_stop that no reason preceded
             closed += self._message_delta({"type": "message_delta", "delta": {"stop_reason": "end_turn"}})
-        return closed if self.usage is None else closed + event_bytes({"type": "message_stop"})
+        return closed if self.lacks_usage else closed + event_bytes({"type": "message_stop"})
 
     def end_with(self, usage: Usage) -> bytes:
         """Return the last events, with this usage."""
@@ -367,7 +371,7 @@ def repair_response(body: dict[str, Any], response: ModelResponse, metadata: Ans
                 content.append(block)
     # Clients may read any field of the API, so each is there; the upstream's values win.
     default = write_message(metadata, content, None, None, response.usage or Usage())
-    usage = {**default["usage"], **_without_nulls(body.get("usage"))}
+    usage = relayed_usage(default["usage"], _without_nulls(body.get("usage")), response.usage)
     sent = arguments_text(body.get("stop_reason")) or "end_turn"
     _, stop_reason = repair_reason(sent, bool(used), body.get("stop_sequence"))
     fixed = {"content": content, "type": "message", "role": "assistant", "stop_reason": stop_reason, "usage": usage}

@@ -1,7 +1,7 @@
 """Define what decoders and encoders of the Messages dialect share: stop reasons, usage, tool inputs and messages."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -84,13 +84,19 @@ def read_usage(value: Any, before: Usage | None = None) -> Usage | None:
     if output is None and fresh is None and read is None and written is None:
         return before
     known = before or Usage()
+    missing: Literal["input", "output"] | None = None
+    if fresh is None and read is None and written is None and (before is None or before.missing == "input"):
+        missing = "input"
+    elif output is None and (before is None or before.missing == "output"):
+        missing = "output"
     # Compatible servers count the input only at the end, and send zeros in `message_start`.
     read = read or known.cache_read
     written = written or known.cache_write
     fresh = fresh or known.input - known.cache_read - known.cache_write
     details = value.get("output_tokens_details")
     reasoning = token_count(details.get("thinking_tokens")) if type(details) is dict else 0
-    return Usage(fresh + read + written, output or known.output, read, written, reasoning or known.reasoning)
+    output, reasoning = output or known.output, reasoning or known.reasoning
+    return Usage(fresh + read + written, output, read, written, reasoning, missing=missing)
 
 
 def write_usage(usage: Usage) -> dict[str, Any]:

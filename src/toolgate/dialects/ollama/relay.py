@@ -41,7 +41,7 @@ class OllamaStreamRelay:
 
     @property
     def lacks_usage(self) -> bool:
-        """Whether the answer is complete and the upstream reported no usage."""
+        """Whether the answer is complete and the upstream did not report both counts."""
         return self._held is not None
 
     def received(self) -> list[Part]:
@@ -72,7 +72,8 @@ class OllamaStreamRelay:
                     self.reason, self.usage = reason, usage
         self.done = self._decoder.done
         fields = self._repair.repair(line)
-        if self.done and self.usage is None:  # `end_with` adds an estimate, as the counts belong into the last line
+        # `end_with` adds an estimate, as the counts belong into the last line.
+        if self.done and (self.usage is None or self.usage.missing):
             self._held = fields
             return b""
         return encode_line(fields) + b"\n"

@@ -9,7 +9,7 @@ import msgspec
 from toolgate.conversation.arguments import arguments_object, arguments_text
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.message import ReasoningSignature, ToolCall
-from toolgate.wire.fields import token_count
+from toolgate.wire.fields import missing_count, token_count
 from toolgate.wire.jsontext import encode
 
 NAME = "ollama"
@@ -84,7 +84,9 @@ def write_reason(reason: FinishReason) -> str:
 def read_usage(line: Mapping[str, Any]) -> Usage | None:
     """Decode the token counts of a last line; None if there are none."""
     input, output = token_count(line.get("prompt_eval_count")), token_count(line.get("eval_count"))
-    return None if input is None and output is None else Usage(input or 0, output or 0)
+    if input is None and output is None:
+        return None
+    return Usage(input or 0, output or 0, missing=missing_count(input, output))
 
 
 def write_measures(usage: Usage, times: tuple[float, float]) -> dict[str, int]:

@@ -99,7 +99,7 @@ def relay_response(
 ) -> dict[str, Any]:
     """Return a whole answer with the repairs that clients need."""
     repaired = OllamaLineRepair(request, metadata).repair(_as_line(body))
-    if response.usage is not None and usage_of(body) is None:
+    if response.usage is not None and response.usage.estimated:
         repaired |= {"prompt_eval_count": response.usage.input, "eval_count": response.usage.output}
     return repaired
 

@@ -105,7 +105,7 @@ def decode_plain_answer(raw: bytes, relayed: bool) -> ModelResponse | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     usage = read_usage(answer.usage)
-    if usage is None:
+    if usage is None or usage.missing:
         return None
     choice = answer.choices[0]
     return ModelResponse((Text(choice.message.content),), choice.finish_reason, usage, answer.id, answer.model)

@@ -272,8 +272,8 @@ class ChatStreamRelay:
 
     @property
     def lacks_usage(self) -> bool:
-        """Whether the answer is complete and the upstream reported no usage."""
-        return self.done and self.usage is None
+        """Whether the answer is complete and the upstream did not report both counts."""
+        return self.done and (self.usage is None or self.usage.missing is not None)
 
     def received(self) -> list[Part]:
         """Return the texts of all choices so far."""
@@ -366,7 +366,7 @@ class ChatStreamRelay:
             raise InvalidUpstreamAnswer("The upstream's stream ended before the answer was complete.")
         self.done = True
         # Without usage, `end_with` writes the terminator behind an estimate.
-        return last if self.usage is None else last + _DONE
+        return last if self.lacks_usage else last + _DONE
 
     def end_with(self, usage: Usage) -> bytes:
         """Return a chunk with this usage, if the client requested it, and the terminator."""
@@ -409,8 +409,8 @@ class ChatStreamRelay:
             self.usage = read
             chunk["usage"] = {**write_usage(read), **usage}
             # We request usage even if the client did not. Such a client gets no chunk with an empty list of choices:
-            # some read `choices[0]` of every chunk.
-            if not self._wants_usage:
+            # some read `choices[0]` of every chunk. Where a count is missing, `end_with` sends both.
+            if not self._wants_usage or read.missing:
                 del chunk["usage"]
                 if not choices:
                     return before

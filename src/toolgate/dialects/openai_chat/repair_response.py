@@ -5,7 +5,7 @@ from typing import Any
 from toolgate.conversation import call_ids
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import ToolCall
-from toolgate.dialects.dialect import AnswerMetadata
+from toolgate.dialects.dialect import AnswerMetadata, relayed_usage
 from toolgate.dialects.openai_chat.shared_codec import write_reason, write_usage
 from toolgate.dialects.openai_chat.stream_decoder import content_parts
 
@@ -26,7 +26,7 @@ def repair_response(
 
     With `joined`, calls in other choices are moved into the first.
     """
-    if _is_canonical(body):
+    if _is_canonical(body) and not (response.usage and response.usage.estimated):
         return body
     repaired = {**body, **answer_identity(body, metadata), "object": "chat.completion"}
     first, *others = body["choices"]
@@ -56,7 +56,7 @@ def repair_response(
     if message.get("function_call") and reason == "tool_calls":
         reason = "function_call"
     choice = {"logprobs": None, **first, "index": 0, "message": message, "finish_reason": reason}
-    usage = {**write_usage(response.usage or Usage()), **(body.get("usage") or {})}
+    usage = relayed_usage(write_usage(response.usage or Usage()), body.get("usage") or {}, response.usage)
     return {**repaired, "choices": [choice, *others], "usage": usage}
 
 

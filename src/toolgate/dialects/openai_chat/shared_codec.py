@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolgate.conversation.events import FinishReason, Usage
-from toolgate.wire.fields import MAX_TOKENS, token_count
+from toolgate.wire.fields import MAX_TOKENS, missing_count, token_count
 
 NAME = "openai_chat"
 
@@ -58,7 +58,7 @@ def read_usage(value: Any) -> Usage | None:
         if input is None and output is None:
             return None
     if _DETAILS.isdisjoint(value):
-        return Usage(input or 0, output or 0)
+        return Usage(input or 0, output or 0, missing=missing_count(input, output))
     prompt, completion = _mapping(value, "prompt_tokens_details"), _mapping(value, "completion_tokens_details")
     return Usage(
         input=input or 0,
@@ -66,6 +66,7 @@ def read_usage(value: Any) -> Usage | None:
         cache_read=_count(prompt.get("cached_tokens") or value.get("prompt_cache_hit_tokens")),
         cache_write=_count(prompt.get("cache_write_tokens") or prompt.get("cache_creation_tokens")),
         reasoning=_count(completion.get("reasoning_tokens")),
+        missing=missing_count(input, output),
     )
 
 

@@ -16,7 +16,7 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.surrogates import repair_json_surrogates
 from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.conversation.tool_name_matching import CallNameCorrector
-from toolgate.dialects.dialect import AnswerMetadata
+from toolgate.dialects.dialect import AnswerMetadata, relayed_usage
 from toolgate.dialects.openai_responses.item_correlator import CALLS, ItemCorrelator, UpstreamOutputItem, item_of
 from toolgate.dialects.openai_responses.response_object import (
     DONE,
@@ -64,7 +64,7 @@ class ResponsesStreamRelay:
 
     @property
     def lacks_usage(self) -> bool:
-        """Whether the answer is complete and the upstream reported no usage."""
+        """Whether the answer is complete and the upstream did not report both counts."""
         return self._held is not None
 
     def received(self) -> list[Part]:
@@ -346,7 +346,7 @@ class ResponsesStreamRelay:
         sent = self._output(output)
         last = {**repair_fields(response, self._response), "status": kind, **details, "output": sent}
         self.done = True
-        if self.usage is None:
+        if self.usage is None or self.usage.missing:
             self._held = kind, event, last
             return events
         last["usage"] = {**write_usage(self.usage), **(response.get("usage") or {})}
@@ -417,7 +417,7 @@ def repair_response(
         item = items.done({"output_index": index, "item": value})
         item.over = True
         output.append(repair_item(value, item))
-    usage = {**write_usage(response.usage or Usage()), **(body.get("usage") or {})}
+    usage = relayed_usage(write_usage(response.usage or Usage()), body.get("usage") or {}, response.usage)
     repaired = {**repair_fields(body, describe(request, metadata)), "output": output, "usage": usage}
     cause = write_reason(response.reason)
     if cause is None:

@@ -7,7 +7,7 @@ from toolgate.conversation.errors import ToolgateError
 from toolgate.conversation.events import FinishReason, Usage
 from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, ReasoningSignature
 from toolgate.conversation.random_ids import random_suffix
-from toolgate.wire.fields import token_count
+from toolgate.wire.fields import missing_count, token_count
 
 NAME = "openai_responses"
 LOGPROBS = "message.output_text.logprobs"  # the entry of `include` that requests log probabilities
@@ -68,6 +68,7 @@ def read_usage(value: Any) -> Usage | None:
         cache_read=_count(prompt.get("cached_tokens")),
         cache_write=_count(prompt.get("cache_write_tokens")),
         reasoning=_count(completion.get("reasoning_tokens")),
+        missing=missing_count(input, output),
     )
 
 

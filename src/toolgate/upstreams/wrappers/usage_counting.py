@@ -1,4 +1,4 @@
-"""Count the usage of every model response: as its upstream reports it, else estimated from the texts.
+"""Count the usage of every model response: as its upstream reports it; a count that is missing is estimated from the texts.
 
 This is the innermost wrapper, inside retries, fallbacks and corrections: each of their requests is a step of the tally
 (`toolgate.conversation.usage_tally`), whether it succeeds or not.
@@ -41,7 +41,7 @@ class UsageCountingModel:
         except asyncio.CancelledError:  # the upstream may be at work already: what it was sent is counted
             tally.open_steps.append(_Step(request, self._name, tally))
             raise
-        if answer.whole and (usage := getattr(answer, "reported", None)) is not None:
+        if answer.whole and (usage := getattr(answer, "reported", None)) is not None and not usage.missing:
             tally.add(usage, self._name)
             return answer
         step = _Step(request, self._name, tally, answer)
@@ -68,7 +68,7 @@ class _Step(Struct, eq=False):
     async def count(self) -> Usage:
         """Count the usage of a response that was left or broke off, unless its relay has received all of it."""
         relay = self.relay
-        if relay is not None and relay.done and relay.usage is not None:
+        if relay is not None and relay.done and relay.usage is not None and not relay.usage.missing:
             return relay.usage
         return _at_least(await token_counting_offline.estimate(self.request, self._received()), self._reported())
 
@@ -113,9 +113,11 @@ class _CountedStream(WrappedStream):
                 # A decoder ends a step with the last event of a batch.
                 last = batch[-1] if batch else None
                 if type(last) is StepEnd:
-                    usage = last.usage or await token_counting_offline.estimate(step.request, parts)
+                    usage = last.usage
+                    if usage is None or usage.missing:
+                        usage = await token_counting_offline.estimate(step.request, parts, usage)
+                        batch = [*batch[:-1], replace(last, usage=usage)]
                     step.close(usage)
-                    batch = batch if last.usage else [*batch[:-1], replace(last, usage=usage)]
                 yield batch
 
     def relay_stream(self, reply: Any) -> RelayedStream:
@@ -127,7 +129,7 @@ class _CountedStream(WrappedStream):
     def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """Return the body in its dialect, and the response."""
         body, response = self._answer.relay_whole(reply, usage)
-        if response.usage is not None:
+        if response.usage is not None and not response.usage.missing:
             self._step.close(response.usage)
         return body, response
 
