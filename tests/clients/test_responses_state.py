@@ -289,5 +289,5 @@ async def test_there_must_be_something_to_compact(server: Stateful, client: Asyn
 
 
 async def test_a_compaction_names_its_model(server: Stateful, client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="Name the model"):
+    with pytest.raises(openai.BadRequestError, match="model is required"):
         await client.post("/responses/compact", cast_to=object, body={"input": [{"role": "user", "content": "Hi"}]})
