@@ -239,3 +239,14 @@ async def test_only_the_approvals_of_a_page_are_read(tmp_path: Path) -> None:
     await store.claim(question("mcpr_new"), 1000, NOW)
     assert bytes_read() - before < 5_000_000
     await database.aclose()
+
+
+async def test_the_same_grant_is_stored_once(storage_url: str) -> None:
+    """A request that demands to be asked can be granted the same again and again, and each time was a row."""
+    database, store = open_store(storage_url)
+    for number in range(3):
+        asked = question(f"mcpr_{number}")
+        await store.claim(asked, 20, NOW)
+        assert await store.answer(approved(asked), grant(f"grant_{number}"), NOW)
+    assert [one.id for one in await store.grants()] == ["grant_2"]
+    await database.aclose()

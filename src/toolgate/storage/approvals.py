@@ -106,6 +106,11 @@ SELECT {table}.* FROM paged JOIN {table} ON id = listed
 ORDER BY turn {direction}, since {direction}, listed {direction}
 """
 _FAIR_BEHIND = "(turn, since, listed) {sign} (SELECT turn, since, listed FROM listed WHERE listed = :cursor)"
+# Where a request demands to be asked, the same grant may be given any number of times.
+_FORGET_SAME = """
+DELETE FROM grants WHERE caller = :caller AND tool = :tool AND source = :source AND spec = :spec
+    AND level = :level AND place = :place
+"""
 _GRANT = """
 INSERT INTO grants (id, caller, tool, source, spec, level, place, granted_by, created)
 VALUES (:id, :caller, :tool, :source, :spec, :level, :place, :granted_by, :created)
@@ -171,6 +176,7 @@ class ApprovalStore(Generic[_Approval, _Grant]):
             won = db.execute(_ANSWER, values).rowcount == 1
             # Two people may answer at once: the grant of the one who came second must not be stored.
             if won and grant is not None:
+                db.execute(_FORGET_SAME, asdict(grant))
                 db.execute(_GRANT, asdict(grant))
             return won
 
