@@ -127,12 +127,23 @@ async def test_a_receiver_that_hangs_delays_no_call_and_the_queue_is_bounded() -
         webhook.announce(approval)
     assert len(complaints) == 3
     await webhook.aclose()
+    assert complaints[3:] == [f"the server stops: {MAX_WAITING} approvals may not have been sent"]
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "approval-webhook"]
 
 
-def test_a_secret_that_cannot_be_read_is_refused_at_once() -> None:
+@pytest.mark.parametrize("secret", ["whsec_not base64!", "whsec_"])
+def test_a_secret_that_cannot_be_read_is_refused_at_once(secret: str) -> None:
     with pytest.raises(ValueError, match="must be Base64"):
-        NewApprovalWebhook(URL, "whsec_not base64!", Receiver())
+        NewApprovalWebhook(URL, secret, Receiver())
+
+
+async def test_without_a_secret_there_is_no_signature() -> None:
+    """One with an empty key, which anyone can make, looked like one that proves something."""
+    receiver = Receiver()
+    webhook = NewApprovalWebhook(URL, "", receiver, now=Clock())
+    webhook.announce(await question())
+    await webhook.idle()
+    assert [*receiver.got[0][1]] == ["content-type", "webhook-id", "webhook-timestamp"]
 
 
 async def test_many_questions_of_one_caller_keep_no_other_caller_from_being_announced() -> None:

@@ -1,8 +1,8 @@
 """Post every new approval to a URL, so that people learn of it outside of the API.
 
-A delivery is signed and dated by the Standard Webhooks scheme, whose libraries can verify it. No call waits for a delivery,
-their number is bounded, callers take turns, and an approval that could not be delivered is still listed by the API.
-Decisions come in through the API, with a key; the response to the webhook only confirms that it was received.
+With a secret, a delivery is signed and dated by the Standard Webhooks scheme, whose libraries can verify it. No call waits
+for a delivery, their number is bounded, callers take turns, and an approval that could not be delivered is still listed by
+the API. Decisions come in through the API, with a key; the response to the webhook only confirms that it was received.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class NewApprovalWebhook:
         now: Callable[[], float] = time.time,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`on_failure` receives a text for the log when an approval could not be delivered."""
+        """Deliveries are signed unless `secret` is empty; `on_failure` receives a text when an approval is not delivered."""
         self._url = url
         self._key = signing_key(secret)
         self._post = post
@@ -87,6 +87,8 @@ class NewApprovalWebhook:
     async def aclose(self) -> None:
         """Stop; approvals that were not delivered yet are still listed by the API."""
         deliveries = tuple(self._deliveries)
+        if deliveries:
+            self._on_failure(f"the server stops: {len(deliveries)} approvals may not have been sent")
         for delivery in deliveries:
             delivery.cancel()
         await asyncio.gather(*deliveries, return_exceptions=True)
@@ -125,20 +127,24 @@ class NewApprovalWebhook:
 
 def signed(key: bytes, id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Make the headers of a delivery; the signature covers id, time and body."""
+    headers = {"content-type": "application/json", "webhook-id": id, "webhook-timestamp": str(timestamp)}
+    if not key:  # anyone could make that signature, yet a receiver may take it for one
+        return headers
     mac = hmac.digest(key, b"%b.%d.%b" % (id.encode(), timestamp, body), sha256)
-    return {
-        "content-type": "application/json",
-        "webhook-id": id,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": "v1," + base64.b64encode(mac).decode(),
-    }
+    return {**headers, "webhook-signature": "v1," + base64.b64encode(mac).decode()}
 
 
 def signing_key(secret: str) -> bytes:
-    """Return the bytes to sign with: what follows `whsec_` is Base64, any other secret is used as it is written."""
+    """Return the bytes to sign with: what follows `whsec_` is Base64, any other secret is used as it is written.
+
+    ValueError if that is no Base64, or empty.
+    """
     if not secret.startswith(_SECRET_PREFIX):
         return secret.encode()
     try:
-        return base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
+        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
     except ValueError:
-        raise ValueError(f"what follows {_SECRET_PREFIX} in a webhook's secret must be Base64") from None
+        key = b""
+    if not key:
+        raise ValueError(f"what follows {_SECRET_PREFIX} in a webhook's secret must be Base64")
+    return key
