@@ -276,6 +276,8 @@ def _deltas() -> list[Quirk]:
             ),
             ExpectedAnswer("Hello", reasoning="hm"),
         ),
+        Quirk("content_number", sse(ROLE, chunk({"content": 42}), STOP), ExpectedAnswer("42")),
+        Quirk("content_number", sse(ROLE, chunk({"content": 0}), STOP), ExpectedAnswer("0")),
         Quirk(
             "content_parts",
             sse(

@@ -25,7 +25,7 @@ from toolgate.dialects.openai_chat.repair_response import answer_identity
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error, end_before_error
 from toolgate.dialects.openai_chat.shared_codec import read_reason, read_usage, write_reason, write_usage
-from toolgate.dialects.openai_chat.stream_decoder import ToolCallDeltaCorrelator, content_parts
+from toolgate.dialects.openai_chat.stream_decoder import ToolCallDeltaCorrelator, split_content
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event, encode
 from toolgate.wire.received_stream_frames import ReceivedStreamFrame
@@ -159,17 +159,15 @@ class _Choice:
 
     def _repair_delta(self, delta: dict[str, Any], content: Any) -> None:
         entries = delta.pop("tool_calls", None)
-        if not content:
-            pass
-        elif type(content) is str:
-            self._join_surrogates(delta, "content")
-            self.relayed.text.append(content)
-        elif type(content) is list:
+        if type(content) is str:
+            if content:
+                self._join_surrogates(delta, "content")
+                self.relayed.text.append(content)
+        elif content is not None:
             # Mistral's reasoning models send a list of parts; Chat clients expect a string, and thoughts beside it.
-            parts = [*content_parts(content)]
-            delta["content"] = "".join([text for kind, text in parts if kind == "text"])
+            delta["content"], thinking = split_content(content)
             self.relayed.text.append(delta["content"])
-            if thinking := "".join([text for kind, text in parts if kind == "thinking"]):
+            if thinking:
                 delta["reasoning_content"] = thinking
         if delta:
             if thought := delta.get("reasoning_content") or delta.get("reasoning"):

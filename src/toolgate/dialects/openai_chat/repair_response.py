@@ -7,7 +7,7 @@ from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import ToolCall
 from toolgate.dialects.dialect import AnswerMetadata, relayed_usage
 from toolgate.dialects.openai_chat.shared_codec import write_reason, write_usage
-from toolgate.dialects.openai_chat.stream_decoder import content_parts
+from toolgate.dialects.openai_chat.stream_decoder import split_content
 
 
 def answer_identity(body: dict[str, Any], metadata: AnswerMetadata) -> dict[str, Any]:
@@ -30,12 +30,10 @@ def repair_response(
         return body
     repaired = {**body, **answer_identity(body, metadata), "object": "chat.completion"}
     first, *others = body["choices"]
-    message = {"content": None, "refusal": None, **(first.get("message") or {}), "role": "assistant"}
-    if type(message["content"]) is list:  # Chat clients do not read content parts in answers
-        parts = [*content_parts(message["content"])]
-        message["content"] = "".join([text for kind, text in parts if kind == "text"]) or None
-        if thought := "".join([text for kind, text in parts if kind == "thinking"]):
-            message.setdefault("reasoning_content", thought)
+    message = _repair_content({"content": None, "refusal": None, **(first.get("message") or {}), "role": "assistant"})
+    for number, other in enumerate(others):
+        if type(other) is dict and type(inner := other.get("message")) is dict:
+            others[number] = {**other, "message": _repair_content(inner)}
     if joined and others:
         # Some upstreams put the text into one choice and each call into another; clients read only the first.
         moved, others = _extract_calls(others)
@@ -58,6 +56,16 @@ def repair_response(
     choice = {"logprobs": None, **first, "index": 0, "message": message, "finish_reason": reason}
     usage = relayed_usage(write_usage(response.usage or Usage()), body.get("usage") or {}, response.usage)
     return {**repaired, "choices": [choice, *others], "usage": usage}
+
+
+def _repair_content(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose content is a string or null: Chat clients do not read content parts in answers."""
+    content = message.get("content")
+    if content is None or type(content) is str:
+        return message
+    text, thinking = split_content(content)
+    thought = {"reasoning_content": thinking} if thinking else {}
+    return {**thought, **message, "content": text or None}
 
 
 def _extract_calls(choices: list[Any]) -> tuple[list[Any], list[Any]]:

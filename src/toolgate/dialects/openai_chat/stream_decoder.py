@@ -94,6 +94,15 @@ def content_parts(content: list[Any]) -> Iterator[tuple[str, str]]:
                 yield "thinking", text
 
 
+def split_content(content: Any) -> tuple[str, str]:
+    """Return the text and the thinking of content that is not a string; what is no list of parts becomes its JSON."""
+    if type(content) is not list:
+        return arguments_text(content), ""
+    parts = [*content_parts(content)]
+    text = "".join([text for kind, text in parts if kind == "text"])
+    return text, "".join([text for kind, text in parts if kind == "thinking"])
+
+
 class ChatStreamDecoder:
     """Decodes the first choice of a chat stream; with `joined`, calls in other choices are taken as its own."""
 
@@ -192,6 +201,8 @@ class ChatStreamDecoder:
         elif type(content) is list:
             for kind, text in content_parts(content):
                 (parts.reasoning if kind == "thinking" else parts.text)(text)
+        elif content is not None:  # a number, say
+            parts.text(arguments_text(content))
         if refusal := delta.get("refusal"):
             parts.refusal(refusal)
         if annotations := delta.get("annotations"):
