@@ -26,6 +26,8 @@ HELLO = [text_block(), delta(0, text="Hel"), delta(0, text="lo"), stop(0)]
 CALL = [call_block(0), delta(0, partial_json='{"city":'), delta(0, partial_json='"Paris"}'), stop(0)]
 SAID = ExpectedAnswer("Hello")
 CALLED = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY, ID1),), reason="tool_calls")
+EARLY = [{"type": "text", "text": "Hello"}]
+EARLY_CALL = [{"type": "tool_use", "id": ID1, "name": "get_weather", "input": {"city": "Paris"}}]
 ANY_CALL = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY),), reason="tool_calls")
 CLOCK = ExpectedAnswer(calls=(ExpectedCall("get_time", "{}", ID1),), reason="tool_calls")
 TWO = ExpectedAnswer(calls=(ExpectedCall("get_weather", CITY), ExpectedCall("get_time", "{}")), reason="tool_calls")
@@ -53,6 +55,9 @@ def _endings() -> list[Quirk]:
     return [
         Quirk("plain", wire(start(), *HELLO, ending(), STOP), ExpectedAnswer("Hello", usage=Usage(5, 7))),
         Quirk("a_ping", wire(PING, start(), PING, *HELLO, PING, ending(), PING, STOP), SAID),
+        Quirk("a_early_content", wire(start(content=EARLY), ending(), STOP), SAID),
+        Quirk("a_early_content", wire(start(content=EARLY), *HELLO, ending(), STOP), SAID),
+        Quirk("a_early_content", wire(start(content=EARLY_CALL), ending("tool_use"), STOP), CALLED),
         Quirk("a_dup_message_start", wire(start(), start(id="x"), *HELLO, ending(), STOP), SAID),
         Quirk(
             "a_no_message_start",

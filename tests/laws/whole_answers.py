@@ -76,6 +76,7 @@ def anthropic_answer(stream: bytes) -> Body | None:
     if events is None:
         return None
     message: Body = {"type": "message", "role": "assistant", "content": [], "stop_reason": None}
+    early: list[Body] = []
     blocks: dict[Any, Body] = {}
     pieces: dict[int, list[Any]] = {}
     for _, event in events:
@@ -83,6 +84,7 @@ def anthropic_answer(stream: bytes) -> Body | None:
             case {"type": "error"}:
                 return event
             case {"type": "message_start", "message": dict(start)}:
+                early = start.get("content") or []
                 message |= {name: value for name, value in start.items() if name != "content" and value is not None}
             case {"type": "content_block_start", "content_block": dict(block)}:
                 index = event.get("index")
@@ -106,6 +108,7 @@ def anthropic_answer(stream: bytes) -> Body | None:
             case {"type": "message_delta"}:
                 message |= {name: value for name, value in event["delta"].items() if value is not None}
                 message["usage"] = {**(message.get("usage") or {}), **(event.get("usage") or {})}
+    message["content"] = message["content"] or early
     for block in message["content"]:
         if output := pieces.get(id(block)):
             block["input"] = _input(output)

@@ -169,6 +169,11 @@ class EventAssembler:
         self._content = 0  # characters received
         self._started = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part has begun."""
+        return self._parts == 0
+
     def take(self) -> list[StepEvent]:
         """Return the events since the last call."""
         events, self.events = self.events, []

@@ -36,7 +36,7 @@ from toolgate.dialects.anthropic.shared_codec import (
     write_reason,
     write_usage,
 )
-from toolgate.dialects.anthropic.stream_decoder import object_of, read_event
+from toolgate.dialects.anthropic.stream_decoder import content_of, object_of, read_event
 from toolgate.dialects.dialect import AnswerMetadata, FragmentsForTokenCount, relayed_usage
 from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
@@ -87,6 +87,7 @@ class MessagesStreamRelay:
         self._invalid_tool: str | None = None  # the tool of a call whose arguments are no object
         self._relayed = FragmentsForTokenCount()
         self._held: dict[str, Any] | None = None  # a message_delta that lacks usage
+        self._content: list[dict[str, Any]] = []  # blocks in `message_start`
 
     @property
     def reason(self) -> FinishReason | None:
@@ -120,7 +121,7 @@ class MessagesStreamRelay:
             case "message_start":
                 return self._begin(event)
             case "message_delta":
-                return self._begin() + self._close_all() + self._message_delta(event)
+                return self._begin() + self._close_all() + self._early_content() + self._message_delta(event)
             case "message_stop":
                 return self._begin() + self._finish()
             case _:
@@ -146,6 +147,7 @@ class MessagesStreamRelay:
         self._began = True
         event = event or {"type": "message_start"}
         sent = event.get("message") or {}
+        self._content = content_of(sent)
         self.usage = read_usage(sent.get("usage"))
         usage = {**write_usage(self.usage or Usage()), **_without_nulls(sent.get("usage"))}
         default = write_message(self._metadata, [], None, None, Usage())
@@ -300,6 +302,15 @@ class MessagesStreamRelay:
             events += self._close_open() + self._next_blocks()
         return events + self._close_open()
 
+    def _early_content(self) -> bytes:
+        """Return the blocks that came in `message_start`, if no others followed: clients expect none there."""
+        content, self._content = self._content, []
+        events = b""
+        for index, block in enumerate(content if not self._count else ()):
+            events += self._start({"type": "content_block_start", "index": index, "content_block": block})
+            events += self._stop(index)
+        return events
+
     def _message_delta(self, event: dict[str, Any]) -> bytes:
         delta = dict(event.get("delta") or {})
         self.usage = read_usage(event.get("usage"), self.usage)
@@ -321,7 +332,7 @@ class MessagesStreamRelay:
     def _finish(self) -> bytes:
         self.done = True
         # A count that came with neither event is estimated: `end_with` then sends the last two events.
-        closed = self._close_all()
+        closed = self._close_all() + self._early_content()
         if self._reason is None:  # a message_stop that no reason preceded
             closed += self._message_delta({"type": "message_delta", "delta": {"stop_reason": "end_turn"}})
         return closed if self.lacks_usage else closed + event_bytes({"type": "message_stop"})

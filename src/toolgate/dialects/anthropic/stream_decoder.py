@@ -47,6 +47,12 @@ def object_of(event: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
+def content_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks in a `message_start`, where the API has none: they count if no others follow."""
+    content = message.get("content")
+    return [block for block in content if type(block) is dict] if type(content) is list else []
+
+
 class _Block:
     """An open content block."""
 
@@ -87,6 +93,7 @@ class MessagesStreamDecoder:
         self._reason: FinishReason | None = None
         self._stop_sequence: str | None = None
         self.usage: Usage | None = None
+        self._content: list[dict[str, Any]] = []  # blocks in `message_start`
         self._rest: dict[str, Any] = {}
 
     def feed(self, frame: ReceivedStreamFrame) -> list[StepEvent]:
@@ -107,6 +114,7 @@ class MessagesStreamDecoder:
             case "message_start":
                 message = event.get("message") or {}
                 self.usage = read_usage(message.get("usage"))
+                self._content = content_of(message)
                 self._parts.start(message.get("id") or None, message.get("model") or None, self.usage)
             case "message_delta":
                 delta = event.get("delta") or {}
@@ -136,6 +144,10 @@ class MessagesStreamDecoder:
         self.done = True
         for index in list(self._blocks):
             self._stop(index)
+        if self._parts.is_empty:
+            for index, block in enumerate(self._content):
+                self._start(index, block)
+                self._stop(index)
         self._parts.end(self._reason or "stop", self.usage, self._stop_sequence, extra_of(self._rest))
 
     def _start(self, index: Any, value: dict[str, Any]) -> None:

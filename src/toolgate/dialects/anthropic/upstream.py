@@ -82,7 +82,7 @@ def decode_response(body: Any, request: ModelRequest) -> ModelResponse:
     if type(content) is not list:
         raise InvalidUpstreamAnswer("The upstream's answer holds no content.")
     decoder = MessagesStreamDecoder(tool_names(request.tools))
-    events: list[StepEvent] = decoder.read({"type": "message_start", "message": body})
+    events: list[StepEvent] = decoder.read({"type": "message_start", "message": {**body, "content": []}})
     for index, block in enumerate(content):
         events += decoder.read({"type": "content_block_start", "index": index, "content_block": block})
         # An empty input may have been cut off at the limit. It is complete if the tool requires no arguments.
