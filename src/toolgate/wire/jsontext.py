@@ -56,7 +56,8 @@ def decode_body(
 
     An escaped lone surrogate becomes U+FFFD, and `on_lone_surrogate` is called: a client that cut text inside a character
     would otherwise be rejected in every later turn of its conversation. `tools` has the tools of earlier bodies.
-    Requests are decoded with `MAX_DEPTH`; answers, which are decoded to be stored, have the depth of their upstream.
+    Requests are decoded with `MAX_DEPTH`; answers, which are decoded to be stored, may be some levels deeper than what the
+    upstream sent.
     """
     if tools is not None and len(body) <= _UNCHECKED_BYTES and body.find(_TOOLS) > 0:
         decoded = _decode_with_cached_tools(body, tools, max_depth)
