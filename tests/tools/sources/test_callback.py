@@ -1,6 +1,7 @@
 """Tools whose owner runs them elsewhere: what is posted there and what may come back (spec: R2, R3; fault: S1, T3, T11)."""
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from tests.upstreams.transport.faulty import Faulty, Peer, answering, whole
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.egress import EgressNoResponse, EgressRefused
 from toolgate.tools.egress.pinned_transport import guarded_http
-from toolgate.tools.sources.callback import CallbackTool, signature
+from toolgate.tools.sources.callback import MAX_PARTS, CallbackTool, signature
 from toolgate.tools.tool import ServerToolDefinition
 
 SPEC = ServerToolDefinition(
@@ -23,6 +24,27 @@ DEEP = "[" * 512 + "]" * 512  # the most levels that are decoded
 
 def tool_at(url: str, **options: Any) -> CallbackTool:
     return CallbackTool(SPEC, url, {"X-Key": "owner's"}, guarded_http(["127.0.0.1"]), now=lambda: 1000.0, **options)
+
+
+@pytest.mark.parametrize(
+    "item", [b"{}", b'""', b"1", b'{"type":"text","text":""}'], ids=["object", "text", "number", "part"]
+)
+async def test_an_answer_of_very_many_values_holds_up_no_other_request(item: bytes) -> None:
+    """690,000 parts in two megabytes took a second of the event loop."""
+    body = b'{"content":[%b]}' % b",".join([item] * (2_000_000 // (len(item) + 1)))
+    async with Faulty(answering(whole(body, JSON))) as server:
+        began = time.thread_time()
+        output = await run(tool_at(server.url))
+        assert time.thread_time() - began < 0.2
+    assert output.content == (Text(body.decode()),)
+    assert output.structured is None
+
+
+async def test_an_answer_of_many_parts_is_passed_on_as_it_is() -> None:
+    bodies = [b'{"content":[%b]}' % b",".join([b'"a"'] * parts) for parts in (MAX_PARTS, MAX_PARTS + 1)]
+    async with Faulty(answering(*[whole(body, JSON) for body in bodies])) as server:
+        assert len((await run(tool_at(server.url))).content) == MAX_PARTS
+        assert (await run(tool_at(server.url))).content == (Text(bodies[1].decode()),)
 
 
 async def test_a_call_is_posted_with_its_id_and_its_key() -> None:

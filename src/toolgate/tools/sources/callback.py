@@ -17,11 +17,13 @@ from toolgate.conversation.message import Media, MediaKind, Text
 from toolgate.tools.egress import EgressHttpClient, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
-from toolgate.tools.sources.openapi_operation_tool import is_json, merged, output_of
+from toolgate.tools.sources.openapi_operation_tool import is_json, merged, output_of, read_response
 from toolgate.tools.tool import CallPreview, ServerToolDefinition, ToolCallInput, ToolOutput
 
 # For a tool without a time limit of its own; the runner's limit, which is mostly shorter, cancels the request.
 LONGEST_WAIT = 600.0
+# Parts of a content; a response with more is passed on as it is.
+MAX_PARTS = 1000
 _KINDS: Mapping[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video", "file": "file"}
 
 
@@ -80,7 +82,7 @@ class CallbackTool:
             seconds=self._spec.timeout or LONGEST_WAIT,
             redirects=0,  # the call, its signature and the owner's headers are meant for this URL alone
         )
-        return parse_response(await self._http.send(request))
+        return await read_response(await self._http.send(request), parse_response)
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
@@ -94,6 +96,8 @@ def parse_response(response: EgressResponse) -> ToolOutput:
     """Parse an owner's `{"content": …, "is_error": …}`; any other response is passed on as it is."""
     plain = output_of(response)
     match plain.structured:
+        case {"content": list(content)} if len(content) > MAX_PARTS:
+            return plain
         case {"content": str() | list() as content, **rest} if is_json(response.media_type):
             parts = (Text(content),) if isinstance(content, str) else tuple(map(_part, content))
             return ToolOutput(parts, rest.get("is_error") is True, rest.get("structured"), plain.meta)

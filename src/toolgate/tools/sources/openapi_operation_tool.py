@@ -6,18 +6,20 @@ origin; the HTTP client decides which hosts may be reached.
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from toolgate.conversation.json_depth import is_too_deep
+from toolgate.conversation.errors import InvalidRequest
+from toolgate.conversation.json_depth import MAX_DEPTH
 from toolgate.conversation.message import Media, Text
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.tools.egress import EgressHttpClient, EgressRefused, EgressRequest, EgressResponse
 from toolgate.tools.egress.http import account_of
 from toolgate.tools.egress.url import read_url
 from toolgate.tools.tool import CallPreview, ServerToolDefinition, ToolCallInput, ToolOutput
+from toolgate.wire.jsontext import check_structure
 
 MAX_ERROR = 4000
 _ACCEPT = {"Accept": "application/json, text/*;q=0.9, */*;q=0.5", "User-Agent": "toolgate/1.0"}
@@ -75,7 +77,12 @@ class OpenApiOperationTool:
         response = await self._http.send(
             replace(request, headers=headers, account=account_of(invocation), seconds=seconds)
         )
-        return output_of(response)
+        return await read_response(response, output_of)
+
+
+async def read_response(response: EgressResponse, read: Callable[[EgressResponse], ToolOutput]) -> ToolOutput:
+    """Turn a response into an output, in a thread if it is large: it may hold two megabytes of the smallest values."""
+    return read(response) if len(response.body) <= LARGE_BODY else await run_in_thread(read, response)
 
 
 def merged(*many: Mapping[str, str]) -> dict[str, str]:
@@ -106,10 +113,18 @@ def output_of(response: EgressResponse) -> ToolOutput:
     text, structured = _text(response), None
     if response.truncated:
         text += f"\n[truncated: only the first {len(response.body)} bytes of the answer are shown]"
-    elif is_json(kind) and not is_too_deep(response.body):  # the model reads the text in any case
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            structured = msgspec.json.decode(response.body)
+    elif is_json(kind):
+        structured = _decoded(response.body)
     return ToolOutput((Text(text),), structured=structured, meta=meta)
+
+
+def _decoded(body: bytes) -> Any:
+    """Decode JSON; None for what is none, or holds too much or too deeply: the model reads the text in any case."""
+    try:
+        check_structure(body, MAX_DEPTH)
+        return msgspec.json.decode(body)
+    except (InvalidRequest, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _text(response: EgressResponse) -> str:

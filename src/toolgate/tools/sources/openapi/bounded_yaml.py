@@ -39,7 +39,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     }
 
     def construct_short_number(self, node: yaml.ScalarNode) -> int:
-        """Parse a whole number; ConstructorError if it is long."""
+        """Parse a whole number; an error of YAML if it is long."""
         if len(node.value) > _MAX_NUMBER:
             raise yaml.constructor.ConstructorError(
                 problem=f"a number has more than {_MAX_NUMBER} characters", problem_mark=node.start_mark
