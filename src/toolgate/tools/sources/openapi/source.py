@@ -179,9 +179,8 @@ class OpenApiSource:
         tools: list[Tool] = []
         left_out: list[str] = []
         for number, found in enumerate(found_in(references)):
-            if (
-                number >= MAX_COMPARED
-            ):  # a path may refer to the operations of another, so that a few bytes are six more
+            # A path may refer to the operations of another, so that a few bytes are six more.
+            if number >= MAX_COMPARED:
                 raise OpenApiDocumentError(f"it has more than {MAX_COMPARED} operations")
             included = not self._include or _matches(found, self._include)
             if not included or _matches(found, self._exclude):
