@@ -20,6 +20,8 @@ from toolgate.api.responses import BackgroundResponseOptions
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.dialects.openai_responses import items_sent_before_crash
+from toolgate.storage.sql_engine import unavailable
+from toolgate.storage.streams import StreamStore
 from toolgate.testing import FakeSource, FakeTool
 from toolgate.wire.jsontext import decode
 
@@ -263,6 +265,27 @@ async def test_a_stream_that_grows_too_long_is_given_up_and_its_response_is_not(
         go.set()
         assert (await server.ended(id))["output"][0]["content"][0]["text"] == LONG
         assert await server.state.background.streams.after(id, -1) == []
+
+
+async def test_frames_count_once_towards_the_limit_of_a_stream_however_often_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An outage of the database made streams too long that were not."""
+    append, refused, go = StreamStore.append, itertools.count(), asyncio.Event()
+
+    async def refuse_at_first(store: StreamStore, *values: Any) -> None:
+        if next(refused) < 50:
+            raise unavailable("it is away")
+        await append(store, *values)
+        go.set()
+
+    monkeypatch.setattr(StreamStore, "append", refuse_at_first)
+    async with stateful(terms=BackgroundResponseOptions(stream_bytes=20_000, flush_seconds=0.001)) as server:
+        server.play(LONG, pace=go.wait)
+        sent = events((await server.request("POST", "/v1/responses", STREAMED)).body)
+        assert sent[-1]["type"] == "response.completed"
+        again = await server.request("GET", f"/v1/responses/{sent[0]['response']['id']}?stream=true")
+        assert events(again.body) == sent
 
 
 async def test_an_unfinished_response_cannot_be_continued_and_a_finished_one_can(server: Stateful) -> None:

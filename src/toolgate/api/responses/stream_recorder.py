@@ -220,16 +220,17 @@ class StreamRecorder:
             if not frames or self.ended:
                 return
             holding = self.claim.runs.checking(self.claim.run.id, self.claim.run.token)
-            self._left -= sum(map(len, frames))
+            size = sum(map(len, frames))
             with self.cancel_if_lost():
                 # Too long: all of its frames go, since a stream with a hole is of no use. The response itself is kept.
-                if self._left < 0:
+                if size > self._left:
+                    await self._streams.drop(self.response["id"], holding)
                     self._stored = False
                     self._pending.clear()
                     self._notify()
-                    await self._streams.drop(self.response["id"], holding)
                     return
                 await self._streams.append(self.response["id"], self._first, frames, holding)
+            self._left -= size  # not before: a write that failed is made again
             self._drop(len(frames))  # not `clear`: more may have come while these were written
         self._on_stored()
 
