@@ -26,7 +26,7 @@ from toolgate.api.responses.conversation_locks import ProcessConversationLocks
 from toolgate.api.responses.save import ContinuedRequest, FinishedResponseSaver
 from toolgate.api.responses.stream_recorder import StreamRecorder, WriteClaim
 from toolgate.auth.authenticator import ANONYMOUS, Caller
-from toolgate.conversation.errors import InternalGatewayError, ToolgateError, Unauthenticated
+from toolgate.conversation.errors import GatewayOverloaded, InternalGatewayError, ToolgateError, Unauthenticated
 from toolgate.conversation.events import StepStart
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import Dialect
@@ -44,6 +44,7 @@ from toolgate.storage.streams import StreamStore
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
 from toolgate.tools.execution.durable import DurableRunContext
 
+_OUTAGE = "storage_unavailable"  # the code of errors that end with the outage
 _ABANDONED = {
     "parked": "The server stopped again and again while it made this response, so that it was given up.",
     "lost": "What this response had done so far is lost, so that it was not gone on with: nothing is done twice.",
@@ -58,6 +59,7 @@ class BackgroundResponseOptions(Struct, frozen=True):
     stream_bytes: int = 16 * 1024 * 1024
     stream_keep_seconds: float = 86_400.0
     flush_seconds: float = 0.25
+    retry_seconds: float = 1.0  # between attempts to store an end while the database is away
     keepalive: float = 15.0
     asks_again: bool = True  # a person decides about calls that were cut off
 
@@ -180,7 +182,9 @@ class BackgroundRunHandler:
             for model, used in resumed.history.by_model.items():
                 record.tally.add(used, model)
             self._services().budgets.stop_run_at_limits(record)
-            recorder = self._live.recorders[id] = await self._recorder(attempt, request, resumed, release)
+            recorder = self._live.recorders[id] = await self._recorder(
+                attempt, request, resumed, release, lambda: record.code == _OUTAGE and record.upstream_status is None
+            )
             # Only now: followers that wait for the start look for the recorder at once.
             if accepted is not None:
                 del self._live.accepted[id]
@@ -243,6 +247,8 @@ class BackgroundRunHandler:
                 timeline.step_started(())
             await services.chat.respond(prepared)
         except ToolgateError as error:
+            if isinstance(error, GatewayOverloaded) and error.code == _OUTAGE:
+                raise  # another attempt continues when the database is back
             await _fail(recorder, continued, record, error)
         except asyncio.CancelledError:
             if not attempt.cancelled:  # the server stops, or the lease is lost: another attempt continues
@@ -312,7 +318,12 @@ class BackgroundRunHandler:
         return await run_in_thread(resumption, attempt.steps.recorded, frames)
 
     async def _recorder(
-        self, attempt: RunAttempt, request: BackgroundRequest, resumed: RecoveredAttempt, on_stored: Callable[[], None]
+        self,
+        attempt: RunAttempt,
+        request: BackgroundRequest,
+        resumed: RecoveredAttempt,
+        on_stored: Callable[[], None],
+        storage_failed: Callable[[], bool] = lambda: False,
     ) -> StreamRecorder:
         stored = await self._store.load(request.turn.owner, request.id)
         stream = await self._streams.load(request.id)
@@ -326,7 +337,9 @@ class BackgroundRunHandler:
             items=resumed.items,
             most_bytes=self._options.stream_bytes,
             flush_seconds=self._options.flush_seconds,
+            retry_seconds=self._options.retry_seconds,
             interrupted=lambda: attempt.interrupted,
+            storage_failed=storage_failed,
             on_stored=lambda: self._announce(request.id),
         )
 

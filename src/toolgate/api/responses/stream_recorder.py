@@ -4,6 +4,9 @@ The recorder is the sink of the response (`ResponseSink`), as an HTTP exchange i
 are in memory, all others only in the database, so that a slow reader costs nothing. The frames of a response are numbered
 from 0 without gaps: the index of a frame is its sequence number. Every write is made under the claim of the attempt that
 makes the response: one that has lost it writes nothing. A warning has no number: it is a comment inside the next frame.
+
+An outage of the database does not fail the response: frames and the end are stored when it is over, or another attempt makes
+the response again.
 """
 
 import asyncio
@@ -15,7 +18,8 @@ from msgspec import Struct
 
 from toolgate.api.responses.cut_off_stream import items_done
 from toolgate.api.responses.save import FinishedResponseSaver, last_response
-from toolgate.conversation.errors import ToolgateError
+from toolgate.change_notifications.notifier import wait_for
+from toolgate.conversation.errors import GatewayOverloaded, ToolgateError
 from toolgate.dialects.dialect import WARNING_COMMENT
 from toolgate.http.exchange import Header
 from toolgate.storage.runs import ENDS, End, RunLeaseLost, RunStore, StoredRun
@@ -26,6 +30,7 @@ _END = b"\n\n"
 # Pings and the terminator have no sequence number: every reader gets its own.
 _NOT_EVENTS = (b":", b"data: [DONE]")
 _WARNING = WARNING_COMMENT.partition(b"%")[0]
+_MOST_SAVES = 60  # of an end, by a database that answers and does not take it
 
 
 class WriteClaim(Struct, frozen=True):
@@ -63,19 +68,23 @@ class StreamRecorder:
         items: Mapping[int, Any] = _NO_ITEMS,
         most_bytes: int,
         flush_seconds: float,
+        retry_seconds: float,
         interrupted: Callable[[], bool] = lambda: False,
+        storage_failed: Callable[[], bool] = lambda: False,
         on_stored: Callable[[], None] = lambda: None,
     ) -> None:
         """`response` is what readers get of it until it starts; its events are `stored` if the client wants a stream.
 
         `sent` are the frames of earlier attempts, `items` the finished items in them.
-        Once `interrupted` nothing more is recorded.
+        While the database is away, the end is tried again every `retry_seconds`.
+        Once `interrupted` nothing more is recorded; a failure is not if it is one of the storage (`storage_failed`).
         `on_stored` is called whenever other processes can read more.
         """
         self.response = response
         self.started = bool(sent)
         self.ended = self._lost = False
         self._interrupted = interrupted
+        self._storage_failed = storage_failed
         self._on_stored = on_stored
         self.changed = asyncio.Event()
         self._streams = streams
@@ -84,6 +93,7 @@ class StreamRecorder:
         self._stored = stored
         self._left = most_bytes - sum(map(len, sent))
         self._flush_seconds = flush_seconds
+        self._retry_seconds = retry_seconds
         self._pending: list[bytes] = []
         self._warnings = b""  # comments that wait for the next frame
         self._first = len(sent)  # the number of the first frame that is pending
@@ -148,6 +158,9 @@ class StreamRecorder:
         self._items |= done
         response = last_response(chunk)
         if response is not None:
+            if response["status"] == "failed" and self._storage_failed():
+                self._lost = True
+                raise asyncio.CancelledError  # another attempt makes the response again
             await self._finish(response, frames, whole=True)
             return
         if self._stored:
@@ -156,7 +169,10 @@ class StreamRecorder:
             self._notify()
         # Not a moment later: a finished item is what a crash must not lose, and what a reader on another node waits for.
         if done:
-            await self.flush()
+            try:
+                await self.flush()
+            except GatewayOverloaded:
+                self._dirty.set()  # the database is away: they are stored later
 
     async def mark(self) -> int:
         """Store all frames recorded so far, and return how many there are."""
@@ -177,20 +193,51 @@ class StreamRecorder:
         async with self._flushing:
             sent = [*self._pending, *frames] if self._stored else []
             ending = self._streams.ending(self.response["id"], self._first, sent, whole=whole)
-            saving = asyncio.ensure_future(self._recorder.save(response, over, ending))
+            interrupted = asyncio.Event()
+            saving = asyncio.ensure_future(
+                self._save_end(lambda: self._recorder.save(response, over, ending), interrupted)
+            )
             with self.cancel_if_lost():
                 try:
                     await asyncio.shield(saving)
                 except asyncio.CancelledError:
                     # Whether it was stored must be known: if so, only this attempt can still charge the run.
+                    interrupted.set()
                     await asyncio.wait({saving})
                     if saving.exception() is None:
                         self._set_ended()
                     raise
-                except RunLeaseLost:
-                    if not await claim.has_ended_run():
-                        raise  # otherwise an earlier write of the end was committed after all
             self._set_ended()
+
+    async def _save_end(self, save: Callable[[], Awaitable[None]], interrupted: asyncio.Event) -> None:
+        """Save the end; after an outage save it again, unless it was stored; RunLeaseLost if another node has the run."""
+        saves = 0
+        while True:
+            try:
+                await save()
+                return
+            except RunLeaseLost:
+                if not await self._has_ended_run(interrupted):
+                    raise
+                return  # an earlier write of the end was committed after all
+            except GatewayOverloaded:
+                saves += 1
+                await wait_for(interrupted, self._retry_seconds)
+                # Asked first: the commit may have been made though it was not confirmed (`CommitUncertain`).
+                if await self._has_ended_run(interrupted):
+                    return
+                if interrupted.is_set() or saves == _MOST_SAVES:
+                    raise
+
+    async def _has_ended_run(self, interrupted: asyncio.Event) -> bool:
+        """Return whether the end is stored, as soon as the database answers; once `interrupted`, ask a last time."""
+        while True:
+            try:
+                return await self.claim.has_ended_run()
+            except GatewayOverloaded:
+                if interrupted.is_set():
+                    raise
+                await wait_for(interrupted, self._retry_seconds)
 
     def _set_ended(self) -> None:
         self._drop(len(self._pending))

@@ -1,0 +1,212 @@
+"""Background responses whose database is away while they are made, over both engines (spec: D3; fault: K-K)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from tests.chaos.proxy import FaultProxy, spoilt
+from tests.chaos.test_lines import over, socket_of
+from tests.laws.test_ledger import PER_TOKEN, spent_of, used_of
+from tests.stage import Player, gateway_config, upstream_config
+from tests.tools.execution.toolwork import TRUSTING, Oracle, Source, Work, call, soon
+from toolgate.api.responses import stream_recorder
+from toolgate.app.reloadable_asgi_app import Toolgate
+from toolgate.config import KeySettings, Secret
+from toolgate.config.settings import DurableRunSettings, KeyBudgetSettings
+from toolgate.conversation.errors import GatewayOverloaded
+from toolgate.conversation.events import ModelResponse, Usage
+from toolgate.conversation.message import Reasoning, Text
+from toolgate.http.listener import listening
+from toolgate.runs.scheduler import RunAttempt
+from toolgate.storage.database import CommitUncertain
+from toolgate.storage.responses import ResponseStore, StoredResponse
+from toolgate.storage.sql_engine import unavailable
+
+BUDGET = KeyBudgetSettings(amount=100, period="total")
+KEYS = (KeySettings(name="ann", key=Secret("ann-key"), scopes=("chat", "tools"), budget=BUDGET),)
+SOON = DurableRunSettings(lease_seconds=1, look_seconds=0.05)
+ANSWER = ModelResponse((Text("Done."),), "stop", Usage(1))
+CALL = ModelResponse((call(),), "tool_calls", Usage(1))
+
+Save: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class StorageOutage:
+    """A database that can be taken away: a file that is moved, or the line to a PostgreSQL that is cut."""
+
+    def __init__(self, url: str, line: FaultProxy | None) -> None:
+        self.url = url
+        self.storage = Secret(url) if line is None else over(line, url)
+        self._line = line
+        self._file = Path(url.removeprefix("sqlite:///"))
+
+    def begin(self) -> None:
+        if self._line is None:
+            self._file.rename(self._file.with_suffix(".away"))
+        else:
+            self._line.refusing = True
+            self._line.cut()
+
+    def end(self) -> None:
+        if self._line is None:
+            self._file.with_suffix(".away").rename(self._file)
+        else:
+            self._line.refusing = False
+
+
+@pytest.fixture
+async def outage(storage_url: str) -> AsyncIterator[StorageOutage]:
+    if urlsplit(storage_url).scheme == "sqlite":
+        yield StorageOutage(storage_url, None)
+        return
+    async with spoilt(socket_of(storage_url)) as line:
+        yield StorageOutage(storage_url, line)
+
+
+@asynccontextmanager
+async def gateway(outage: StorageOutage, *tools: Oracle) -> AsyncIterator[Work]:
+    """A gateway whose database can be taken away; a token of its models costs 1."""
+    player = Player()
+    async with listening(Toolgate(upstream_config(), {"played": player})) as upstream:
+        config = gateway_config(upstream, keys=KEYS, storage=outage.storage, runs=SOON, tools=TRUSTING)
+        config = replace(config, models=tuple([replace(model, price=PER_TOKEN) for model in config.models]))
+        async with listening(gate := Toolgate(config, sources=[Source(*tools)])) as url:
+            yield Work(url, player, gate)
+
+
+async def accepted(work: Work) -> str:
+    made = await work.ask("openai_responses", key="ann-key", background=True, store=True)
+    return str(made.json["id"])
+
+
+async def ended(work: Work, id: str) -> tuple[str, str]:
+    """How the response has ended, and its text."""
+
+    async def over() -> Any:
+        found = (await work.get(f"/v1/responses/{id}", key="ann-key")).json
+        return found if found.get("status") not in (None, "queued", "in_progress") else None
+
+    response = await soon(over)
+    parts = [part for item in response["output"] for part in item.get("content") or ()]
+    return response["status"], "".join([part["text"] for part in parts])
+
+
+async def until_refused(work: Work, id: str) -> None:
+    """Wait until a request finds the database away."""
+
+    async def refused() -> bool:
+        return (await work.get(f"/v1/responses/{id}/input_items", key="ann-key")).status == 503
+
+    await soon(refused)
+
+
+async def charged(outage: StorageOutage) -> dict[str, float]:
+    """What each key has spent, which is also what the records of usage say."""
+    spent = await spent_of(outage.url)
+    assert await used_of(outage.url) == spent
+    return spent
+
+
+def replace_save(monkeypatch: pytest.MonkeyPatch, instead: Callable[[Save], Awaitable[None]]) -> None:
+    """Have the ends of responses saved by `instead`, which gets the real way to save."""
+    save = ResponseStore.save
+
+    async def save_response(store: ResponseStore, response: StoredResponse, *also: Any) -> None:
+        if response.body["status"] == "queued":
+            await save(store, response, *also)
+        else:
+            await instead(lambda: save(store, response, *also))
+
+    monkeypatch.setattr(ResponseStore, "save", save_response)
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[RunAttempt]:
+    """The attempts that were begun, in their order."""
+    begun: list[RunAttempt] = []
+    init = RunAttempt.__init__
+
+    def note(attempt: RunAttempt, *values: Any) -> None:
+        init(attempt, *values)
+        begun.append(attempt)
+
+    monkeypatch.setattr(RunAttempt, "__init__", note)
+    return begun
+
+
+async def test_a_response_is_completed_whose_end_could_not_be_stored_at_first(
+    outage: StorageOutage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed if the database came back just before its failure was stored; its first item could not be stored either."""
+    answering, failed = asyncio.Event(), asyncio.Event()
+
+    async def save_and_end_outage(save: Save) -> None:
+        try:
+            await save()
+        except GatewayOverloaded:
+            if not failed.is_set():
+                failed.set()
+                outage.end()
+            raise
+
+    replace_save(monkeypatch, save_and_end_outage)
+    async with gateway(outage) as work:
+        played = work.play(ModelResponse((Reasoning("Hm."), Text("Done.")), "stop", Usage(1)), pace=answering.wait)
+        following = asyncio.create_task(
+            work.ask("openai_responses", stream=True, key="ann-key", background=True, store=True)
+        )
+        await soon(lambda: played.answers)
+        outage.begin()
+        answering.set()
+        events = (await following).body
+        assert failed.is_set()
+        assert (events.count(b"event: response.completed"), b"response.failed" in events) == (1, False)
+        assert len(played.requests) == 1
+    assert await charged(outage) == {"ann": 1.0}
+
+
+async def test_a_response_is_charged_whose_end_was_stored_when_the_outage_began(
+    outage: StorageOutage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither its commit was confirmed, nor could anything be asked for a while; no other attempt charges its step."""
+    saves: list[int] = []
+
+    async def save_unconfirmed(save: Save) -> None:
+        await save()
+        outage.begin()
+        saves.append(1)
+        raise CommitUncertain
+
+    replace_save(monkeypatch, save_unconfirmed)
+    async with gateway(outage, oracle := Oracle(tmp_path / "runs")) as work:
+        played = work.play(CALL, ANSWER)
+        id = await accepted(work)
+        await soon(lambda: saves)
+        await until_refused(work, id)
+        outage.end()
+        assert await ended(work, id) == ("completed", "Done.")
+        assert (len(saves), len(played.requests), len(oracle.runs)) == (1, 2, 1)
+    assert await charged(outage) == {"ann": 2.0}
+
+
+async def test_a_response_whose_end_is_refused_again_and_again_is_made_again(
+    outage: StorageOutage, monkeypatch: pytest.MonkeyPatch, attempts: list[RunAttempt]
+) -> None:
+    async def refuse_the_first_attempt(save: Save) -> None:
+        if len(attempts) == 1:
+            raise unavailable("it is read-only")
+        await save()
+
+    monkeypatch.setattr(stream_recorder, "_MOST_SAVES", 2)
+    replace_save(monkeypatch, refuse_the_first_attempt)
+    async with gateway(outage) as work:
+        played = work.play(ANSWER, ANSWER)
+        id = await accepted(work)
+        assert await ended(work, id) == ("completed", "Done.")
+        assert len(played.requests) == 2
