@@ -20,6 +20,7 @@ from toolgate.api.responses import BackgroundResponseOptions
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.dialects.openai_responses import items_sent_before_crash
+from toolgate.storage.responses import ResponseStore
 from toolgate.storage.sql_engine import unavailable
 from toolgate.storage.streams import StreamStore
 from toolgate.testing import FakeSource, FakeTool
@@ -237,6 +238,29 @@ async def test_a_deleted_response_is_gone_with_its_stream_and_its_run(server: St
     assert (await server.request("GET", f"/v1/responses/{id}")).status == 404
     assert await server.state.background.streams.load(id) is None
     assert await server.state.background.streams.after(id, -1) == []
+
+
+async def test_a_reader_whose_response_is_deleted_as_it_ends_gets_an_error(
+    server: Stateful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted between its row and its stream, which are read one after the other."""
+    server.play(LONG, pace=asyncio.Event().wait)
+    async with server.asking("POST", "/v1/responses", STREAMED) as caller:
+        id = (await read_events(caller, 1))[0]["response"]["id"]
+    assert (await server.request("POST", f"/v1/responses/{id}/cancel")).json["status"] == "cancelled"
+    load_row, load_stream, rows = ResponseStore.load, StreamStore.load, list[str]()
+
+    async def load(self: ResponseStore, owner: str, id: str) -> Any:
+        rows.append(id)
+        return await load_row(self, owner, id)
+
+    async def load_until_deleted(self: StreamStore, response: str) -> Any:
+        return await load_stream(self, response) if len(rows) < 2 else None  # the second time is behind the last frame
+
+    monkeypatch.setattr(ResponseStore, "load", load)
+    monkeypatch.setattr(StreamStore, "load", load_until_deleted)
+    last = events((await server.request("GET", f"/v1/responses/{id}?stream=true")).body)[-1]
+    assert (last["type"], last["code"]) == ("error", "response_not_found")
 
 
 async def test_a_caller_may_run_only_so_many_and_harms_no_other() -> None:

@@ -134,12 +134,11 @@ class BackgroundResponses:
                     yield b"".join(frames) or _PING
             last = b""
             if not ended:
-                over = await self._store.load(stored.owner, stored.id)
-                if over is None:
+                over, stream = await self._store.load(stored.owner, stored.id), await self.streams.load(stored.id)
+                if over is None or stream is None:  # the second, if it was deleted in between
                     raise NotFound("The response was deleted.", param="response_id", code="response_not_found")
-                stream = await self.streams.load(stored.id)
                 # A response that was cancelled or given up has no last frame of its own: it is made of what is stored.
-                if stream is not None and not stream.whole:
+                if not stream.whole:
                     last = closing(over.body, number + 1)
             yield last + DONE
         except ToolgateError as error:
