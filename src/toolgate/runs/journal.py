@@ -7,6 +7,8 @@ from toolgate.conversation.message import Message, ToolCall, ToolResult
 from toolgate.engine.ports import RunJournal
 from toolgate.runs.step_records import CallFinishedStep, CallStartedStep, DurableStepLog, ModelAnswerStep, encode_step
 
+ANSWER_STEP = "answer"  # the name of the steps that have the usage of the run so far
+
 
 class DurableRunJournal:
     """Writes steps; what a later request must find is left to the journal of `turns` (`RunJournal`)."""
@@ -27,7 +29,7 @@ class DurableRunJournal:
     async def answered(self, message: Message, usage: Usage | None, by_model: Mapping[str, Usage]) -> None:
         """Write the answer; its frames are stored before, so that another attempt does not send them again."""
         step = ModelAnswerStep(message, usage, await self._mark(), dict(by_model))
-        await self._steps.keep("answer", encode_step(step))
+        await self._steps.keep(ANSWER_STEP, encode_step(step))
 
     async def starting(self, call: ToolCall, repeatable: bool) -> None:
         """Write that a call is about to run that may do harm, unless another node has the run."""

@@ -1,6 +1,7 @@
 """Background responses whose database is away while they are made, over both engines (spec: D3; fault: K-K)."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Reasoning, Text
 from toolgate.http.listener import listening
+from toolgate.runs import dbos_executor
 from toolgate.runs.scheduler import RunAttempt
 from toolgate.storage.database import CommitUncertain
 from toolgate.storage.responses import ResponseStore, StoredResponse
@@ -198,6 +200,8 @@ async def test_a_response_is_charged_whose_end_was_stored_when_the_outage_began(
 async def test_a_response_whose_end_is_refused_again_and_again_is_made_again(
     outage: StorageOutage, monkeypatch: pytest.MonkeyPatch, attempts: list[RunAttempt]
 ) -> None:
+    """Both answers are charged."""
+
     async def refuse_the_first_attempt(save: Save) -> None:
         if len(attempts) == 1:
             raise unavailable("it is read-only")
@@ -210,3 +214,72 @@ async def test_a_response_whose_end_is_refused_again_and_again_is_made_again(
         id = await accepted(work)
         assert await ended(work, id) == ("completed", "Done.")
         assert len(played.requests) == 2
+    assert await charged(outage) == {"ann": 2.0}
+
+
+async def test_an_answer_that_could_not_be_stored_as_a_step_is_charged_with_the_one_in_its_place(
+    outage: StorageOutage, monkeypatch: pytest.MonkeyPatch, attempts: list[RunAttempt], tmp_path: Path
+) -> None:
+    """The response is made again: that its storage was away is no failure of it."""
+    write = dbos_executor._write_step
+
+    def refuse_the_first_attempt(name: str, value: str) -> None:
+        if len(attempts) == 1:
+            raise unavailable("a step could not be stored")
+        write(name, value)
+
+    monkeypatch.setattr(dbos_executor, "_write_step", refuse_the_first_attempt)
+    async with gateway(outage, oracle := Oracle(tmp_path / "runs")) as work:
+        played = work.play(CALL, CALL, ANSWER)
+        id = await accepted(work)
+        assert await ended(work, id) == ("completed", "Done.")
+        assert (len(played.requests), len(oracle.runs)) == (3, 1)
+    assert await charged(outage) == {"ann": 3.0}
+
+
+@pytest.mark.parametrize("how", ["release", "lose"])
+async def test_stored_steps_are_charged_once_and_so_is_an_answer_that_was_broken_off(
+    outage: StorageOutage, monkeypatch: pytest.MonkeyPatch, attempts: list[RunAttempt], tmp_path: Path, how: str
+) -> None:
+    """The first attempt stores a step, and is interrupted when the storage does not take the end."""
+
+    async def interrupt_the_first_attempt(save: Save) -> None:
+        if len(attempts) == 1:
+            getattr(attempts[0], how)()
+            raise unavailable("it is away")
+        await save()
+
+    replace_save(monkeypatch, interrupt_the_first_attempt)
+    async with gateway(outage, oracle := Oracle(tmp_path / "runs")) as work:
+        played = work.play(CALL, ANSWER, ANSWER)
+        id = await accepted(work)
+        assert await ended(work, id) == ("completed", "Done.")
+        assert (len(played.requests), len(oracle.runs)) == (3, 1)
+        records = (await work.get("/v1/requests", key="ann-key")).json["data"]
+        assert [(one["run"], one["code"], one["cost"]) for one in records] == [
+            (id, "run_interrupted", 1),
+            (id, None, 2),
+        ]
+    assert await charged(outage) == {"ann": 3.0}
+
+
+async def test_a_step_that_is_stored_while_its_attempt_is_interrupted_is_charged_once(
+    outage: StorageOutage, monkeypatch: pytest.MonkeyPatch, attempts: list[RunAttempt], tmp_path: Path
+) -> None:
+    loop, write = asyncio.get_running_loop(), dbos_executor._write_step
+
+    def interrupt_and_write(name: str, value: str) -> None:
+        if len(attempts) == 1:
+            interrupted = threading.Event()
+            loop.call_soon_threadsafe(attempts[0].release)
+            loop.call_soon_threadsafe(interrupted.set)
+            assert interrupted.wait(30)
+        write(name, value)
+
+    monkeypatch.setattr(dbos_executor, "_write_step", interrupt_and_write)
+    async with gateway(outage, oracle := Oracle(tmp_path / "runs")) as work:
+        played = work.play(CALL, ANSWER)
+        id = await accepted(work)
+        assert await ended(work, id) == ("completed", "Done.")
+        assert (len(played.requests), len(oracle.runs)) == (2, 1)
+    assert await charged(outage) == {"ann": 2.0}

@@ -5,7 +5,7 @@ Knows runs and the chat handler. It must not know how runs are scheduled, nor wh
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -27,13 +27,15 @@ from toolgate.api.responses.save import ContinuedRequest, FinishedResponseSaver
 from toolgate.api.responses.stream_recorder import StreamRecorder, WriteClaim
 from toolgate.auth.authenticator import ANONYMOUS, Caller
 from toolgate.conversation.errors import GatewayOverloaded, InternalGatewayError, ToolgateError, Unauthenticated
-from toolgate.conversation.events import StepStart
+from toolgate.conversation.events import StepStart, Usage
 from toolgate.conversation.request import ModelRequest
+from toolgate.conversation.usage_tally import UsageTally
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses import DIALECT as OPENAI_RESPONSES
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import with_rights
 from toolgate.limits.local_budgets import BudgetReservation
+from toolgate.runs.journal import ANSWER_STEP
 from toolgate.runs.scheduler import EarlyEnd, RunAttempt
 from toolgate.runs.timeline_recorder import RunTimeline, RunTimelines
 from toolgate.scheduling import CALLER
@@ -41,10 +43,11 @@ from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.responses import ResponseStore
 from toolgate.storage.runs import RunStore
 from toolgate.storage.streams import StreamStore
-from toolgate.telemetry.request_log import RequestRecord, Telemetry
+from toolgate.telemetry.request_log import CLIENT_LEFT, RequestRecord, Telemetry
 from toolgate.tools.execution.durable import DurableRunContext
 
 _OUTAGE = "storage_unavailable"  # the code of errors that end with the outage
+_INTERRUPTED = "run_interrupted"  # the code in the record of an attempt that did not end its response
 _ABANDONED = {
     "parked": "The server stopped again and again while it made this response, so that it was given up.",
     "lost": "What this response had done so far is lost, so that it was not gone on with: nothing is done twice.",
@@ -173,7 +176,7 @@ class BackgroundRunHandler:
             await self.stop(attempt, "unreadable")
             return
         release = accepted.release if accepted else await self._lock_conversation(request)
-        record, recorder, flushing = request.new_record(), None, None
+        record, recorder, steps, flushing = request.new_record(), None, None, None
         CALLER.set(record.caller)  # queues for threads and connections let callers take turns by it
         try:
             resumed = await self._resumption(attempt, request)
@@ -190,19 +193,24 @@ class BackgroundRunHandler:
                 del self._live.accepted[id]
                 accepted.started.set()
             flushing = asyncio.get_running_loop().create_task(recorder.keep_flushing(attempt.lose))
+            steps = _ClaimedSteps(attempt, recorder, record.tally)
+            durable = _durable_run(attempt, resumed, recorder, steps, self._options.asks_again, timeline)
             decoded = accepted.decoded if accepted else None
-            await self._respond(attempt, request, decoded, resumed, recorder, record, timeline)
+            await self._respond(attempt, request, decoded, resumed, recorder, record, durable)
         finally:
             if flushing is not None:
                 flushing.cancel()
             self._live.recorders.pop(id, None)
             self._live.drop(id)  # if it failed before it had a recorder: followers must not wait for its start for ever
             release()
-            # A response that has not ended is continued by another attempt, which logs and charges it.
             if recorder is not None and recorder.ended:
                 record.usage = record.tally.usage or record.usage
                 self._telemetry.finish(record)
                 self._services().budgets.charge(record, request.held)
+            # A response that has not ended is continued by another attempt, which charges all stored steps.
+            elif steps is not None and (unstored := _unstored_usage(record, steps.stored_usage, attempt.run.token)):
+                self._telemetry.finish(unstored)
+                self._services().budgets.charge(unstored)
             if self._timelines is not None:
                 self._timelines.detach(id)
 
@@ -224,7 +232,7 @@ class BackgroundRunHandler:
         resumed: RecoveredAttempt,
         recorder: StreamRecorder,
         record: RequestRecord,
-        timeline: RunTimeline | None,
+        durable: DurableRunContext,
     ) -> None:
         """Have the chat handler answer into the recorder; however that goes the response ends, unless it is interrupted."""
         services, codec = self._services(), self._dialect.server
@@ -236,15 +244,14 @@ class BackgroundRunHandler:
                 raise Unauthenticated("The key that asked for this response is no longer valid.")
             headers = headers_by_name(request.headers)
             call = BackgroundChatRequestContext(recorder, with_rights(caller, headers), record, headers)
-            durable = _durable_run(attempt, resumed, recorder, self._options.asks_again, timeline)
             prepared = await services.chat.prepare(call, self._dialect, codec, request.turn.body, durable, decoded)
             # The client knows the response by the id that it got when the request was accepted.
             prepared = replace(prepared, metadata=replace(prepared.metadata, id=request.id, created=request.created))
             prepared, withdrawn = await run_in_thread(resumed.continue_stream, prepared)
             continued = prepared
             await recorder.write(withdrawn)
-            if timeline is not None and prepared.on_delivered is None:  # no tool loop records its steps
-                timeline.step_started(())
+            if durable.timeline is not None and prepared.on_delivered is None:  # no tool loop records its steps
+                durable.timeline.step_started(())
             await services.chat.respond(prepared)
         except ToolgateError as error:
             if isinstance(error, GatewayOverloaded) and error.code == _OUTAGE:
@@ -345,14 +352,19 @@ class BackgroundRunHandler:
 
 
 def _durable_run(
-    attempt: RunAttempt, resumed: RecoveredAttempt, recorder: StreamRecorder, asks: bool, timeline: RunTimeline | None
+    attempt: RunAttempt,
+    resumed: RecoveredAttempt,
+    recorder: StreamRecorder,
+    steps: "_ClaimedSteps",
+    asks: bool,
+    timeline: RunTimeline | None,
 ) -> DurableRunContext:
     claim = recorder.claim
     return DurableRunContext(
         attempt.run.id,
         resumed.history,
         attempt.run.token > 1,
-        _ClaimedSteps(attempt, recorder),
+        steps,
         recorder.mark,
         lambda: recorder.while_claimed(claim.check()),
         lambda waits: recorder.while_claimed(claim.set_waiting(waits)),
@@ -362,15 +374,61 @@ def _durable_run(
 
 
 class _ClaimedSteps:
-    """The steps of an attempt, which is cancelled when it may not write one any more (`DurableStepLog`)."""
+    """The steps of an attempt, which is cancelled when it may not write one any more (`DurableStepLog`).
 
-    def __init__(self, attempt: RunAttempt, recorder: StreamRecorder) -> None:
+    `stored_usage` is what the stored steps have used, by model: the attempt that ends the response charges it.
+    """
+
+    def __init__(self, attempt: RunAttempt, recorder: StreamRecorder, tally: UsageTally) -> None:
+        """`tally` has the usage of the steps that earlier attempts stored."""
         self.recorded = attempt.steps.recorded
+        self.stored_usage: Mapping[str, Usage] = dict(tally.by_model)
         self._attempt = attempt
         self._recorder = recorder
+        self._tally = tally
 
     async def keep(self, name: str, value: str) -> None:
-        await self._recorder.while_claimed(self._attempt.steps.keep(name, value))
+        keeping = self._attempt.steps.keep(name, value)
+        await self._recorder.while_claimed(self._keep_answer(keeping) if name == ANSWER_STEP else keeping)
+
+    async def _keep_answer(self, keeping: Awaitable[None]) -> None:
+        """Store an answer, and note its usage as stored, even if the attempt is interrupted meanwhile."""
+        used = dict(self._tally.by_model)  # as the step has it
+        writing = asyncio.ensure_future(keeping)
+        try:
+            await asyncio.shield(writing)
+        finally:
+            await asyncio.wait({writing})
+            if not writing.cancelled() and writing.exception() is None:
+                self.stored_usage = used
+
+
+def _unstored_usage(record: RequestRecord, stored: Mapping[str, Usage], token: int) -> RequestRecord | None:
+    """Return a record of what an interrupted attempt has used and no stored step has; None if that is nothing."""
+    tally = UsageTally()
+    for model, used in record.tally.by_model.items():
+        if used != (before := stored.get(model, Usage())):
+            tokens = (
+                used.input - before.input,
+                used.output - before.output,
+                used.cache_read - before.cache_read,
+                used.cache_write - before.cache_write,
+                used.reasoning - before.reasoning,
+            )
+            tally.add(Usage(*tokens, used.estimated), model)
+    if tally.usage is None:
+        return None
+    # With an id of its own, and not as the record of the run: that is written by the attempt that ends the response.
+    return replace(
+        record,
+        request_id=f"{record.request_id}-{token}",
+        background=False,
+        status=CLIENT_LEFT,
+        code=_INTERRUPTED,
+        error=record.error or "The attempt was interrupted, and another one continues the response.",
+        tally=tally,
+        usage=tally.usage,
+    )
 
 
 async def _fail(
