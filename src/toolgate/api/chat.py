@@ -196,16 +196,7 @@ class ChatHandler:
             )
         if request.decisions and model is route.model:  # there is no run with server tools that would read them
             request = replace(request, warnings=(*request.warnings, _UNUSED_DECISION))
-        metadata = AnswerMetadata(
-            codec.reply_id(record.request_id),
-            int(time.time()),
-            request.model,
-            options is not None and options.status == "events",
-            record.times,
-            dialect.native_tools,
-            record.request_id,
-            loses_errors(headers),
-        )
+        metadata = _answer_metadata(record, headers, dialect, codec, request.model, options)
         return PreparedRequest(
             call.exchange,
             dialect,
@@ -255,6 +246,26 @@ class ChatHandler:
         )
         request = replace(request, warnings=(*checked.warnings, *tools.selection.warnings))
         return request, run.request, run.model, run.on_delivered
+
+
+def _answer_metadata(
+    record: RequestRecord,
+    headers: Mapping[bytes, bytes],
+    dialect: Dialect,
+    codec: ServerCodec,
+    model: str,
+    options: RequestToolOptions | None,
+) -> AnswerMetadata:
+    return AnswerMetadata(
+        codec.reply_id(record.request_id),
+        int(time.time()),
+        model,
+        options is not None and options.status == "events",
+        record.times,
+        dialect.native_tools,
+        record.request_id,
+        loses_errors(headers),
+    )
 
 
 def _is_large(body_size: int, body: Any) -> bool:
