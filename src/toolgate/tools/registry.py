@@ -92,6 +92,15 @@ class AwaitableToolSource(Protocol):
         """Wait until it has brought its tools or failed to for the first time."""
 
 
+@runtime_checkable
+class ConnectingSource(Protocol):
+    """A source that connects to a server after it was opened."""
+
+    @property
+    def connecting(self) -> bool:
+        """Whether it connects for the first time; its `problem` is then no failure."""
+
+
 class ToolRegistry:
     """The present tools of all sources, indexed anew when a source has changed."""
 
@@ -199,6 +208,11 @@ class ToolRegistry:
         index = self._current()
         sources = [ToolProblem(one.source.name, one.problem) for one in self._sources if one.problem]
         return (*sources, *index.problems)
+
+    def connecting(self) -> frozenset[str]:
+        """The names of sources that connect for the first time: what they report as a problem is no failure yet."""
+        sources = [one.source for one in self._sources]
+        return frozenset([one.name for one in sources if isinstance(one, ConnectingSource) and one.connecting])
 
     def quarantined(self) -> list[tuple[str, UnacceptedTool]]:
         """The tools that wait to be accepted, each with the name of its source."""

@@ -19,6 +19,10 @@ from toolgate.tools.runner import ApprovalPendingOutcome, CallApprovalOptions, T
 from toolgate.tools.tool import CallApprovals, CallProgressUpdate, Stance, Tool, ToolOutput
 from toolgate.tools.virtual_tool_groups import call_arguments
 
+# The extra fields of a result whose tool was not called. No dialect is called so: a client cannot send them.
+_OWN = "toolgate"
+_NOT_CALLED = {"called": False}
+
 
 class OfferedToolSet(Protocol):
     """The tools of a run; virtual tools put further ones on offer."""
@@ -132,10 +136,10 @@ class RunServerTools:
         stance = identity.stance(call.name)
         consent = CallApprovalOptions(identity.run, stance, identity.hold_seconds, self._tainted, self._approvals)
         outcome = await self._runner.run(tool, invocation, consent, starting, add_wait)
-        # The result may hold instructions of strangers; later approvals show that to the person who decides.
-        self._tainted = self._tainted or tool.spec.annotations.open_world
         if isinstance(outcome, ApprovalPendingOutcome):
             return ApprovalRequestPart(outcome.approval, call)
+        # The result may hold instructions of strangers; later approvals show that to the person who decides.
+        self._tainted = self._tainted or (outcome.called and tool.spec.annotations.open_world)
         return result(call, outcome)
 
 
@@ -148,4 +152,11 @@ def result(call: ToolCall, output: ToolOutput) -> ToolResult:
     extra: dict[str, dict[str, Any]] = {}
     if output.structured is not None or output.meta:
         extra = {"mcp": {"structuredContent": output.structured, "_meta": output.meta}}
+    if not output.called:
+        extra[_OWN] = _NOT_CALLED
     return ToolResult(call.id, content, output.is_error, call.name, extra)
+
+
+def was_called(result: ToolResult) -> bool:
+    """Return whether the tool of a call was called, so that its result may hold text from outside."""
+    return result.extra.get(_OWN) != _NOT_CALLED

@@ -137,7 +137,9 @@ class ToolRunner:
         try:
             output = await self._run(tool, invocation, consent, timer, on_wait)
         except ToolCallFailed as failure:
-            output, outcome = ToolOutput((Text(str(failure)),), is_error=True), failure.outcome
+            outcome = failure.outcome
+            called = outcome not in ("denied", "refused")
+            output = ToolOutput((Text(str(failure)),), is_error=True, called=called)
         except asyncio.CancelledError:
             # A tool that was stopped halfway may or may not have had its effect.
             is_harmless = tool.spec.annotations.repeatable or not timer.has_begun

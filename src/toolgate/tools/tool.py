@@ -112,12 +112,16 @@ class ToolCallInput(Struct, frozen=True):
 
 
 class ToolOutput(Struct, frozen=True):
-    """The result of a call; `structured` is the same as data, where the tool has it, and `meta` is for programs."""
+    """The result of a call; `structured` is the same as data, where the tool has it, and `meta` is for programs.
+
+    Where the tool was not `called`, because the call was refused or denied, the text is our own.
+    """
 
     content: tuple[Text | Media, ...]
     is_error: bool = False
     structured: Any = None
     meta: Mapping[str, Any] = {}
+    called: bool = True
 
 
 class CallPreview(Struct, frozen=True):

@@ -429,3 +429,20 @@ async def test_results_of_tools_that_reach_nothing_outside_taint_nothing(oracle:
         assert question["tainted"] is tainted
         await work.decide(question["id"], "deny")
         await asking
+
+
+async def test_a_call_that_was_denied_taints_nothing(oracle: Oracle) -> None:
+    """Nothing ran, so that no text from outside was read, neither in this run nor before the next."""
+    page = FakeTool("page", lambda arguments: OBEYED, annotations=replace(HARMLESS, open_world=True))
+    tools = ServerToolSettings(approvals=ApprovalSettings(open_world="ask"))
+    async with at_work(oracle, page, tools=tools) as work:
+        work.play([call("page", "{}")], [call()], "I may not.", [call()])
+        responses = [await work.ask("openai_responses", store=True)]
+        for tool in ("page", "write"):
+            question = await work.waiting()
+            assert (question["tool"], question["tainted"]) == (tool, False)
+            await work.decide(question["id"], "deny")
+            earlier = responses[-1].json["id"]
+            responses.append(await work.ask("openai_responses", store=True, previous_response_id=earlier, input=[]))
+        await work.ask("openai_responses", store=True, previous_response_id=responses[-1].json["id"], input="Write!")
+        assert (await work.waiting())["tainted"] is False

@@ -29,7 +29,7 @@ from toolgate.tools.execution.options import RequestToolOptions
 from toolgate.tools.execution.stored_turns import HiddenTurnRestorer, StoredRunJournal, request_key
 from toolgate.tools.prompt_references import referenced_tools
 from toolgate.tools.registry import ToolRegistry
-from toolgate.tools.run_server_tools import RunContext, RunServerTools
+from toolgate.tools.run_server_tools import RunContext, RunServerTools, was_called
 from toolgate.tools.runner import ToolRunner
 from toolgate.tools.selection import ToolRights, ToolSelection
 from toolgate.tools.tool import CallApprovals, ServerToolDefinition, Stance
@@ -379,7 +379,7 @@ def _is_copy(tool: ToolDef, registry: ToolRegistry) -> bool:
 def _is_tainted(messages: Sequence[Message], registry: ToolRegistry) -> bool:
     """Return whether the model reads untrusted text: results of our tools that reach outside."""
     parts = [part for message in messages for part in message.parts]
-    read = {part.call_id for part in parts if isinstance(part, ToolResult)}
+    read = {part.call_id for part in parts if isinstance(part, ToolResult) and was_called(part)}
     calls = [part for part in parts if isinstance(part, ToolCall) and part.id in read]
     ours = {call.name for call in calls if call.executor == "gateway"}
     found = [entry.spec for name in ours if (entry := registry.entry(name)) is not None]

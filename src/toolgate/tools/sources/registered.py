@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
-from toolgate.tools.registry import RefreshableSource, SourceWithQuarantine, UnacceptedTool
+from toolgate.tools.registry import ConnectingSource, RefreshableSource, SourceWithQuarantine, UnacceptedTool
 from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.tool import NO_INPUT, Annotations, OnChange, Tool, ToolSource
 
@@ -96,6 +96,13 @@ class RegisteredToolSource:
         """The problems of all registrations."""
         problems = [*self._problems.values(), *[source.problem for source in self._sources.values()]]
         return " ".join([problem for problem in problems if problem]) or None
+
+    @property
+    def connecting(self) -> bool:
+        """Whether registered MCP servers are connected to for the first time, and nothing else is wrong."""
+        unready = [source for source in self._sources.values() if source.problem]
+        connecting = [isinstance(source, ConnectingSource) and source.connecting for source in unready]
+        return bool(unready) and all(connecting) and not self._problems
 
     @property
     def quarantined(self) -> Sequence[UnacceptedTool]:
