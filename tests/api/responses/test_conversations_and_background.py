@@ -5,10 +5,12 @@ import itertools
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -326,7 +328,9 @@ async def test_an_unfinished_response_cannot_be_continued_and_a_finished_one_can
     assert (await server.request("POST", "/v1/responses", body)).status == 200
 
 
-async def test_a_response_that_ran_when_the_server_was_stopped_goes_on_with_the_next_start(tmp_path: Path) -> None:
+async def test_a_response_that_ran_when_the_server_was_stopped_goes_on_with_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """spec: D3"""
     count = itertools.count()
 
@@ -340,6 +344,7 @@ async def test_a_response_that_ran_when_the_server_was_stopped_goes_on_with_the_
             seen = await read_events(caller, 6)
             id = seen[0]["response"]["id"]
             await server.on_disk(id, 6)
+    monkeypatch.setattr("toolgate.api.chat.time", SimpleNamespace(time=lambda: time.time() + 100))
     async with stateful(tmp_path / "t.db", played=["All of it."]) as server:
         emitted = events((await server.request("GET", f"/v1/responses/{id}?stream=true")).body)
         kept = (await server.request("GET", f"/v1/responses/{id}")).json
@@ -350,6 +355,7 @@ async def test_a_response_that_ran_when_the_server_was_stopped_goes_on_with_the_
     withdrawn, answer = kept["output"]
     assert (withdrawn["status"], withdrawn["content"]) == ("incomplete", [])
     assert (answer["status"], answer["content"][0]["text"]) == ("completed", "All of it.")
+    assert kept["completed_at"] >= kept["created_at"] + 100, "the time of the first attempt counts, too"
     assert events(beyond.body) == []
 
 

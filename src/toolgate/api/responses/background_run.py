@@ -245,8 +245,15 @@ class BackgroundRunHandler:
             headers = headers_by_name(request.headers)
             call = BackgroundChatRequestContext(recorder, with_rights(caller, headers), record, headers)
             prepared = await services.chat.prepare(call, self._dialect, codec, request.turn.body, durable, decoded)
-            # The client knows the response by the id that it got when the request was accepted.
-            prepared = replace(prepared, metadata=replace(prepared.metadata, id=request.id, created=request.created))
+            # The client knows the response by the id and the time that it got when the request was accepted.
+            before = max(0, prepared.metadata.created - request.created)  # seconds until this attempt
+
+            def times() -> tuple[float, float]:
+                first, now = record.times()
+                return before + first, before + now
+
+            metadata = replace(prepared.metadata, id=request.id, created=request.created, times=times)
+            prepared = replace(prepared, metadata=metadata)
             prepared, withdrawn = await run_in_thread(resumed.continue_stream, prepared)
             continued = prepared
             await recorder.write(withdrawn)
