@@ -89,6 +89,8 @@ class ToolService:
             )
         self._schemas = ToolSchemaValidator()
         self._problems: set[tuple[str, str | None, str]] = set()
+        # Sources that brought no tools, or not all, when they were last looked at.
+        self._unready: set[str] = set()
         self._cancel_checks: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._notifier = notifier or LocalChangeNotifier()
@@ -159,6 +161,7 @@ class ToolService:
 
     async def open(self) -> None:
         """Open the sources of tools."""
+        self._unready |= self.registry.connecting()
         await self.registry.open()
         loop = asyncio.get_running_loop()
         # By timers as well as at changes: a source that never connects changes nothing.
@@ -221,11 +224,21 @@ class ToolService:
             self._webhook.announce(approval)
 
     def _log_problems(self) -> None:
-        """Log the problems of tools that are new since the last time: no list shows a tool that is missing."""
+        """Log the problems of tools that are new since the last time, and sources that have none any more.
+
+        No list shows a tool that is missing.
+        """
+        log, connecting = self._telemetry.log, self.registry.connecting()
         problems = {(problem.source, problem.tool, problem.message) for problem in self.registry.problems()}
         for source, tool, message in sorted(problems - self._problems, key=str):
-            self._telemetry.log.warning("tools", source=source, tool=tool, problem=message)
-        self._problems = problems
+            if tool is None and source in connecting:
+                log.info("tools", source=source, state=message)
+            else:
+                log.warning("tools", source=source, tool=tool, problem=message)
+        unready = {source for source, tool, _ in problems if tool is None}
+        for source in sorted(self._unready - unready):
+            log.info("tools", source=source, state="ready")
+        self._problems, self._unready = problems, unready
 
 
 @asynccontextmanager

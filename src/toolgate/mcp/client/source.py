@@ -156,6 +156,11 @@ class McpSource:
             ]
         return f"Tools of the MCP server {self._server_name}: {'; '.join(notes)}." if notes else None
 
+    @property
+    def connecting(self) -> bool:
+        """Return whether the first attempt to connect is still under way."""
+        return not self._tried.is_set()
+
     async def open(self, on_change: OnChange) -> None:
         """Start to connect in the background."""
         self._on_change = on_change
