@@ -141,6 +141,10 @@ tools:
     assert found["upstream"][0][1].startswith(f"good (http://127.0.0.1:{port}/v1): 2 models, ")
     assert "no_such_module" in problems["tools"][0]
     assert "bad could not be started" in problems["tools"][1]
+    assert [advice for level, _, advice in found["tools"] if level == "problem"] == [
+        "Correct my_tools/broken.py (docs/tools.md).",
+        "Correct `tools.mcp.bad` (docs/mcp.md).",
+    ]
     assert found["port"] == [("ok", f"a server answers on 127.0.0.1 port {port}", "")]
     warnings = [(subject, text) for subject, lines in found.items() for level, text, _ in lines if level == "warning"]
     assert [subject for subject, _ in warnings] == ["config", "keys", "keys", "server", "server"]

@@ -56,10 +56,15 @@ def test_what_is_kept_is_printed_while_the_server_runs(tmp_path: Path) -> None:
             "usage": 2,
             "request": 6,
         }
-        assert "2 conversations, 2 responses, 2 chats, 0 invocations, 6 requests, 0 runs, 2 usage" in everything.stderr
+        assert "2 conversations, 2 responses, 2 chats, 0 invocations, 6 requests, 0 runs, 2 daily usage totals" in (
+            everything.stderr
+        )
         assert len(emitted[0]["items"]) == 2
         assert "ann-key" not in everything.stdout
         chats = lines(run(tmp_path, "export", "chats", "--owner", "ann"))
+        assert run(tmp_path, "export", "conversations", "chats", "usage", "spending", "--owner", "ann").stderr == (
+            "1 conversation, 1 chat, 1 daily usage total, 0 spending totals\n"
+        )
         assert [[message["content"] for message in chat["messages"]] for chat in chats] == [
             ["Hi", "Hello from the model."]
         ]

@@ -13,7 +13,7 @@ from tests.cli.pseudo_terminal import on_terminal
 from tests.stage import MEMORY, QUIET, served
 from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.cli.commands import app
-from toolgate.config import Config
+from toolgate.config import BUILTIN, Config, ModelConfig, TargetConfig, UpstreamConfig
 from toolgate.config.settings import ServerSettings
 
 
@@ -43,7 +43,7 @@ def test_a_program_gets_a_line_of_fields_for_each_request_newest_first(url: str)
     assert lines[0][13] == "model_not_found"
     assert lines[1][3] == "echo"
     assert lines[1][12] == "clock"
-    assert {len(line) for line in lines} == {15}
+    assert {len(line) for line in lines} == {16}
     assert all(datetime.fromisoformat(line[0]).tzinfo for line in lines)
 
 
@@ -75,3 +75,33 @@ def test_a_terminal_of_80_columns_shows_a_table_with_ids_that_can_be_used(url: s
     assert f" {id[:8]} " in program.screen.text
     assert "model_not_found" in program.screen.text
     assert max([len(line) for line in program.screen.lines]) <= 80
+
+
+def test_a_request_that_a_fallback_answered_is_marked() -> None:
+    config = Config(
+        server=ServerSettings(port=0),
+        upstreams={"dead": UpstreamConfig(name="dead", dialect="openai_chat", base_url="http://127.0.0.1:9")},
+        models=(
+            ModelConfig(name="main", targets=(TargetConfig(upstream="dead", model="any"),), fallbacks=("echo",)),
+            ModelConfig(name="echo", targets=(TargetConfig(upstream=BUILTIN, model="echo"),)),
+        ),
+        storage=MEMORY,
+        log=QUIET,
+    )
+    with served(Toolgate(config)) as url:
+        client = OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
+        for model in ("main", "echo"):
+            client.responses.create(model=model, input="Hello")
+        deadline = time.monotonic() + 60
+        while len(lines := run(url).stdout.splitlines()) < 2:  # records are written behind the answers
+            assert time.monotonic() < deadline
+        with on_terminal("requests", env={"TOOLGATE_URL": url}) as program:
+            assert program.wait() == 0
+        [plain, fallback] = [json.loads(line) for line in run(url, "--json").stdout.splitlines()]
+    warnings = [line.split("\t")[15] for line in lines]
+    assert warnings[0] == ""
+    assert "echo answered" in warnings[1]
+    shown = {model: line for line in program.screen.lines for model in ("main", "echo") if f" {model} " in line}
+    assert (" 200! " in shown["main"], " 200 " in shown["echo"]) == (True, True)
+    assert (plain["status"], plain["warnings"]) == (200, [])
+    assert (fallback["status"], fallback["warnings"]) == (200, [warnings[1]])

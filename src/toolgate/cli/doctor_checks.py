@@ -3,6 +3,7 @@
 import asyncio
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from toolgate.app.tool_sources import ToolSourceFactory, base_of
 from toolgate.change_notifications.connect_redis import redis_client
 from toolgate.cli.api_client import ApiCallFailed, request_json
 from toolgate.cli.database_tasks import describe_error, redacted_url
-from toolgate.cli.doctor_findings import DoctorFinding, count, ok, problem, warning
+from toolgate.cli.doctor_findings import DoctorFinding, ok, problem, warning
 from toolgate.cli.port_check import port_problem
+from toolgate.cli.printing import count
 from toolgate.cli.probe_upstreams import probe_all
 from toolgate.cli.server_url import server_url
 from toolgate.config import Config, ConfigError, load
@@ -32,6 +34,8 @@ from toolgate.upstreams.local.weights_catalog import KNOWN
 SOURCE_SECONDS = 20.0
 REDIS_SECONDS = 5.0
 _LITTLE_SPACE, _NO_SPACE = 2**30, 100 * 2**20
+# A line of a Python source's problem that names a file: `my_tools/stock.py, line 1: …` or `my_tools/stock.py:7: …`.
+_FILE_OF_PROBLEM = re.compile(r"^([^\n:]+\.py)(?:, line \d+|:\d+)?: ", re.MULTILINE)
 
 
 def run_checks(
@@ -245,12 +249,12 @@ async def _open_sources(config: Config) -> list[DoctorFinding]:
     await database.open()
     try:
         sources = list(ToolSourceFactory(config, database).configured())
-        return list(await asyncio.gather(*[_open_source(source) for source in sources]))
+        return list(await asyncio.gather(*[_open_source(source, base_of(config)) for source in sources]))
     finally:
         await database.aclose()
 
 
-async def _open_source(source: ToolSource) -> DoctorFinding:
+async def _open_source(source: ToolSource, base: Path) -> DoctorFinding:
     changed = asyncio.Event()
     try:
         async with asyncio.timeout(SOURCE_SECONDS):
@@ -262,12 +266,23 @@ async def _open_source(source: ToolSource) -> DoctorFinding:
                 await changed.wait()
         if source.problem is None:
             return ok("tools", f"{source.name}: {count(len(source.tools), 'tool')}")
-        return problem("tools", f"{source.name}: {source.problem}", "Correct its settings in `tools` (docs/tools.md).")
+        return problem(
+            "tools", f"{source.name}: {source.problem}", _advice_for_source(source.name, source.problem, base)
+        )
     except TimeoutError:
         text = f"{source.name}: no tools within {SOURCE_SECONDS:.0f} seconds"
         return problem("tools", text, "Start its command or open its address by hand.")
     finally:
         await source.aclose()
+
+
+def _advice_for_source(name: str, text: str, base: Path) -> str:
+    """Say what to correct: the files of Python tools that cannot be loaded, or else the settings of the source."""
+    if name != "python":
+        page = {"mcp": "docs/mcp.md", "http": "docs/http-tools.md"}.get(name.partition("/")[0], "docs/tools.md")
+        return f"Correct `tools.{name.replace('/', '.')}` ({page})."
+    files = dict.fromkeys([file for file in _FILE_OF_PROBLEM.findall(text) if (base / file).is_file()])
+    return f"Correct {', '.join(files) or '`tools.python`'} (docs/tools.md)."
 
 
 def check_server(url: str, key: str | None, *, url_given: bool) -> Iterator[DoctorFinding]:

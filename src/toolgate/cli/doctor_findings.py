@@ -34,8 +34,3 @@ def warning(subject: str, text: str, advice: str) -> DoctorFinding:
 def problem(subject: str, text: str, advice: str) -> DoctorFinding:
     """A thing that keeps a server, or a part of it, from working."""
     return DoctorFinding(FindingLevel.PROBLEM, subject, text, advice)
-
-
-def count(number: int, noun: str) -> str:
-    """Write a number of things."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from toolgate.cli.api_client import fail
 from toolgate.cli.config_file import end
 from toolgate.cli.database_tasks import describe_error, redacted_url
+from toolgate.cli.printing import count
 
 if TYPE_CHECKING:
     from toolgate.config import Config
@@ -42,6 +43,10 @@ RECORD_NAMES = {
 }
 
 
+# Names for the records of kinds whose name is no plural.
+_NAMES_OF_KINDS = {"usage": RECORD_NAMES["usage_sums"], "spending": RECORD_NAMES["spending"]}
+
+
 def export(config: "Config", kinds: Iterable[str], owner: str | None, since: str | None) -> None:
     """Print the records of these kinds, all kinds if none is named."""
     from toolgate.storage.exports import KINDS
@@ -65,7 +70,8 @@ def export(config: "Config", kinds: Iterable[str], owner: str | None, since: str
         if names := _run(config, _names_of_keys_with_note(config, owner)):
             fail(f"There is no key {owner}. It is the note of {', '.join(names)}; {named}")
         end(f"No records of {owner} were found; {named}", NOTHING_FOUND)
-    sys.stderr.write(", ".join([f"{counts[kind]} {kind}" for kind in selected]) + "\n")
+    listed = [count(counts[kind], _NAMES_OF_KINDS.get(kind, kind.removesuffix("s"))) for kind in selected]
+    sys.stderr.write(", ".join(listed) + "\n")
 
 
 def forget(config: "Config", owner: str) -> str:
@@ -74,9 +80,9 @@ def forget(config: "Config", owner: str) -> str:
     if not deleted:
         end(f"There were no records of {owner}.", NOTHING_FOUND)
     counts: Counter[str] = Counter()
-    for table, count in deleted.items():
-        counts[RECORD_NAMES.get(table, "")] += count
-    listed = [f"{count} {name if count == 1 else f'{name}s'}" for name, count in counts.items() if name and count]
+    for table, rows in deleted.items():
+        counts[RECORD_NAMES.get(table, "")] += rows
+    listed = [count(number, name) for name, number in counts.items() if name and number]
     return f"Deleted of {owner}: {', '.join(listed) or 'only internal records'}."
 
 

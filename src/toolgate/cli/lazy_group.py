@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from toolgate.cli.plain_option_values import convert_without_pydantic, without_pydantic
+from toolgate.cli.plain_option_values import adapt_commands, adapt_params
 
 
 class CommandEntry(NamedTuple):
@@ -36,11 +36,11 @@ class DeferredCommand(TyperCommand):
         if isinstance(defined, typer.Typer):
             group = typer.main.get_group(defined)
             group.name = self.entry.name
-            return convert_without_pydantic(group)
+            return adapt_commands(group)
         # Typer makes an application with a single command that command, without a group around it.
         single = typer.Typer(add_completion=False)
         single.command(self.entry.name)(defined)
-        return convert_without_pydantic(typer.main.get_command(single))
+        return adapt_commands(typer.main.get_command(single))
 
 
 class LazyCommandGroup(TyperGroup):
@@ -55,7 +55,7 @@ class LazyCommandGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options of the group, with those that Typer adds."""
-        return without_pydantic(super().get_params(ctx))
+        return adapt_params(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Load the command that the command line names."""

@@ -1,7 +1,7 @@
-"""Convert plain values of the command line without pydantic: texts, paths and whole numbers.
+"""Adapt Typer's parameters: plain values are converted without pydantic, and flags are shown without a type in help.
 
-Typer converts all values with it, also those of options that were not given, and its import takes a tenth of the time in
-which the server starts. Commands and parameters are Typer's own objects, so that their methods are replaced on them.
+Typer converts all values with pydantic, also those of options that were not given, and its import takes a tenth of the
+time in which the server starts. Commands and parameters are Typer's own objects, so their methods are replaced on them.
 """
 
 from collections.abc import Callable
@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Any
 
 
-def convert_without_pydantic(command: Any) -> Any:
-    """Have a command, or all commands of a group, take plain values of the command line without pydantic."""
+def adapt_commands(command: Any) -> Any:
+    """Adapt the parameters of a command, or of all commands of a group."""
     for part in (command, *getattr(command, "commands", {}).values()):
         get_params = part.get_params
         # As a default, because the loop's own variable changes with the next part.
-        part.get_params = lambda ctx, get_params=get_params: without_pydantic(get_params(ctx))
+        part.get_params = lambda ctx, get_params=get_params: adapt_params(get_params(ctx))
     return command
 
 
-def without_pydantic(params: list[Any]) -> list[Any]:
-    """Return the parameters; each converts plain values itself from now on."""
+def adapt_params(params: list[Any]) -> list[Any]:
+    """Return the parameters; each converts plain values itself from now on, and a flag has no type in help."""
     for param in params:
         # Typer asks for the parameters several times; each is wrapped once.
         if "process_value" not in vars(param):
             param.process_value = partial(_process_value, param, param.process_value)
+            if getattr(param, "is_flag", False):
+                # Typer shows `--yes <bool>`, as if the flag took a value.
+                param.display_type_rich = lambda ctx: None
     return params
 
 

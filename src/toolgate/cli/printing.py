@@ -99,6 +99,10 @@ def format_duration(seconds: float) -> str:
     """Format a duration for a person, in its largest unit."""
     for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {unit}{'' if count == 1 else 's'}"
+            return count(int(seconds // size), unit)
     return "less than a second"
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number of things, with the noun in its singular for one."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -19,11 +19,12 @@ SHORT_ID = 8
 # The columns that a program gets.
 FIELDS = (
     *("created", "id", "key", "model", "status", "dialect", "upstream", "input_tokens", "output_tokens", "cost"),
-    *("first_token_ms", "total_ms", "tools", "code", "error"),
+    *("first_token_ms", "total_ms", "tools", "code", "error", "warnings"),
 )
 
 app = typer.Typer(
-    help="List the requests that a running server has recorded.",
+    help="List the requests that a running server has recorded, newest first. A `!` after the status marks a request "
+    "with warnings, such as a fallback that answered; `show` prints them.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,  # they would print local variables
 )
@@ -86,7 +87,7 @@ def _requests_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
         "id": [str(row.get("id"))[:SHORT_ID] for row in rows],
         "key": [row.get("key") or "(none)" for row in rows] if several else [],
         "model": [row.get("model") for row in rows],
-        "status": [row.get("status") for row in rows],
+        "status": [f"{row.get('status')}{'!' if row.get('warnings') else ''}" for row in rows],
         "tokens": [f"{sent} + {received}" if sent or received else "" for sent, received in tokens],
         "cost": [f"{row['cost']:g}" if row.get("cost") else "" for row in rows],
         "took": [format_milliseconds(row.get("total_ms")) for row in rows],
