@@ -325,7 +325,11 @@ class TestMistakes:
         [
             ("server: {port: 80\nkeys: []", "line 2, column 5: did not find expected ',' or '}'"),
             ("a: b: c", "line 1, column 5: mapping values are not allowed in this context"),
-            ("\tserver: 1", "line 1, column 1: found character that cannot start any token"),
+            ("\tserver: 1", "line 1, column 1: is a tab; indent with blanks instead"),
+            ("log:\n  level: info\n\tformat: 'é'", "line 3, column 1: is a tab; indent with blanks instead"),
+            ("\ufefflog: # é\n\tlevel: info", "line 2, column 1: is a tab; indent with blanks instead"),
+            ("text: {instructions: |\n\thi}", None),
+            ("log: @x\t", "line 1, column 6: found character that cannot start any token"),
             ("log: {}\nkeys: []\nlog: {}", "line 3, column 1: 'log' is given twice"),
             ("upstreams:\n  a: {provider: vllm}\n  a: {}", "line 3, column 3: 'a' is given twice"),
             ("x: !!python/object/apply:os.system [id]", None),

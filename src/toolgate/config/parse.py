@@ -65,7 +65,12 @@ def parse_yaml(text: bytes, source: str, problems: ProblemCollector) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "YAML"
-        raise ConfigError([ConfigProblem(position, error.problem or error.context or "is not YAML")], source) from None
+        problem = error.problem or error.context or "is not YAML"
+        # Of most tabs the library says only that no token starts with such a character.
+        unnamed = mark and "cannot start any token" in problem and _character_at(text, mark.index) == "\t"
+        if unnamed or "tab character" in problem:
+            problem = "is a tab; indent with blanks instead"
+        raise ConfigError([ConfigProblem(position, problem)], source) from None
     except yaml.YAMLError as error:
         raise ConfigError([ConfigProblem("YAML", " ".join(str(error).split()))], source) from None
     except (ValueError, OverflowError) as error:  # an impossible date or number
@@ -73,6 +78,11 @@ def parse_yaml(text: bytes, source: str, problems: ProblemCollector) -> Any:
     for mark, key in loader.repeated:
         problems.note(f"line {mark.line + 1}, column {mark.column + 1}", f"{key!r} is given twice")
     return document
+
+
+def _character_at(text: bytes, index: int) -> str:
+    # A byte order mark does not count.
+    return text.decode("utf-8-sig", "replace")[index : index + 1]
 
 
 def _check_size(text: bytes) -> None:
