@@ -466,8 +466,8 @@ tools:
     paths = [
         "server.prot",
         "keys[0].key",
-        "text",
-        "models.m.syntax",
+        "text.templates",
+        "models[0].syntax",
         "tools.reach[0]",
         "tools.builtin.roots[0]",
         "tools.builtin.disabled[0]",
@@ -535,10 +535,11 @@ def test_commands_that_work_on_the_database_need_no_keys_and_ignore_other_mistak
     assert (forgotten.exit_code, forgotten.stderr) == (3, "There were no records of a.\n")
 
 
-@pytest.mark.parametrize("config", ["embedded: {folder: ~nobody.here/x}", "tools: {python: [~nobody.here/x.py]}"])
-def test_the_home_of_a_user_that_there_is_not_is_a_folder_like_others(empty_folder: Path, config: str) -> None:
-    (empty_folder / "toolgate.yaml").write_text(f"{config}\n")
+def test_the_home_of_a_user_that_there_is_not_is_a_folder_like_others(empty_folder: Path) -> None:
+    (empty_folder / "toolgate.yaml").write_text("embedded: {folder: ~nobody.here/x}\n")
     assert run("check").exit_code == 0
+    (empty_folder / "toolgate.yaml").write_text("tools: {python: [~nobody.here/x.py]}\n")
+    assert "tools.python[0]: ~nobody.here/x.py: there is no such file or folder\n" in run("check").stderr
 
 
 def test_check_shows_what_each_alias_pattern_catches(empty_folder: Path) -> None:

@@ -97,7 +97,10 @@ def test_without_a_file_the_models_in_the_box_are_served_on_loopback() -> None:
 
 def test_the_model_on_this_machine_can_be_turned_off_from_outside() -> None:
     config = load(None, {"ENABLE_EMBEDDED_MODEL": "false"})
-    assert config == Config(embedded=EmbeddedModelSettings(enabled=False))
+    (echo,) = config.models
+    unplaced = msgspec.structs.replace(config, models=(msgspec.structs.replace(echo, path=""),))
+    assert unplaced == Config(embedded=EmbeddedModelSettings(enabled=False))
+    assert echo.path == "models[1]"
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "server:\nmodels:\n", "{}"])
@@ -342,6 +345,61 @@ class TestMistakes:
     ) -> None:
         (output,) = complaints(text)
         assert output == message if message else output.startswith(("line 1, column", "YAML: "))
+
+    @pytest.mark.parametrize(
+        ("text", "paths"),
+        [
+            ("upstreams: {a: {dialect: openai, base_url: '127.0.0.1:9'}}", ["a.dialect", "a.base_url"]),
+            ("upstreams: {a: {dialect: openai, base_url: 'ws://h'}}", ["a.dialect"]),
+            ("upstreams: {a: {dialect: openai}}", ["a.dialect", "a.base_url"]),
+            ("upstreams: {a: {dialect: openai, base_url: 'http://h', api_key: ''}}", ["a.dialect", "a.api_key"]),
+            (
+                "upstreams: {a: {provider: opnai, base_url: 'ftp://h', api_key: ''}}",
+                ["a.provider", "a.base_url", "a.api_key"],
+            ),
+            ("upstreams: {a: {base_url: '127.0.0.1:9'}}", ["a", "a.base_url"]),
+            ("upstreams: {a: {base_url: 'api.mistral.ai', api_key: k}}", ["a.base_url"]),
+            ("upstreams: {a: {}}", ["a"]),
+        ],
+    )
+    def test_every_field_of_an_upstream_is_checked_by_itself(
+        self, complaints: Any, text: str, paths: list[str]
+    ) -> None:
+        assert [output.partition(": ")[0] for output in complaints(text)] == [f"upstreams.{path}" for path in paths]
+
+    def test_the_upstreams_of_a_model_are_checked_also_where_it_has_too_many(self, complaints: Any) -> None:
+        text = BOX + "models: [{name: a, upstream: x, upstreams: [{upstream: box}, {upstream: y}]}]"
+        assert [output.partition(":")[0] for output in complaints(text)] == [
+            "models[0]",
+            "models[0].upstream",
+            "models[0].upstreams[1].upstream",
+        ]
+
+    @pytest.mark.parametrize(
+        ("url", "meant"),
+        [
+            ("127.0.0.1:9321", "http://127.0.0.1:9321"),
+            ("localhost", "http://localhost"),
+            ("[::1]:80", "http://[::1]:80"),
+            ("gpu:8000", "http://gpu:8000"),
+            ("gpu.example.org:8000/v1/a-secret", "http://gpu.example.org:8000/…"),
+            ("api.openai.com", "https://api.openai.com"),
+            ("api.openai.com/v1", "https://api.openai.com/…"),
+        ],
+    )
+    def test_a_url_without_a_scheme_is_shown_with_one(self, complaints: Any, url: str, meant: str) -> None:
+        assert complaints(f"upstreams: {{a: {{dialect: ollama, base_url: '{url}'}}}}") == [
+            f"upstreams.a.base_url: must start with http:// or https:// and name a host; did you mean {meant}?"
+        ]
+        peer = complaints(f"upstreams: {{a: {{dialect: peer, base_url: '{url}'}}}}")[0]
+        assert peer.endswith(f"did you mean {meant.replace('http', 'ws')}?")
+
+    @pytest.mark.parametrize(
+        "key", ["sk-proj-Canary", "canary", "eyJcanary.eyJz.SflK", "0a1b.canary9Z", "u:canary@h", "/canary", "1:canary"]
+    )
+    def test_a_key_in_the_place_of_a_url_is_not_shown(self, complaints: Any, key: str) -> None:
+        (output,) = complaints("upstreams: {a: {dialect: ollama, base_url: '${KEY}'}}", {"KEY": key})
+        assert "anary" not in output
 
     def test_mistakes_of_every_kind_are_reported_together_and_their_consequences_are_not(self, complaints: Any) -> None:
         """Misspelt names, wrong types, unset variables, references to nothing, contradictions and keys given twice."""
@@ -629,6 +687,14 @@ class TestReload:
         assert (changes.live, changes.restart) == (live, restart)
         assert diff(old, changes.config).restart == ()
         assert diff(changes.config, new).live == ()
+
+    def test_a_model_that_only_moved_in_the_file_did_not_change(self, written: Any) -> None:
+        old, new = [
+            written(f"{BOX}models: [{{name: {a}, upstream: box}}, {{name: {b}, upstream: box}}]")
+            for a, b in ("xy", "yx")
+        ]
+        assert (old.models[0].path, new.models[0].path) == ("models[0]", "models[0]")
+        assert diff(old, new).live == ()
 
     def test_a_bad_file_leaves_the_old_configuration_alone(self, written: Any) -> None:
         old = written(EXAMPLE)

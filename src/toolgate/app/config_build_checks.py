@@ -23,7 +23,7 @@ Report: TypeAlias = Callable[[str, str], None]
 
 
 def check_start(config: Config, report: Report) -> None:
-    """Report everything that keeps a server of this configuration from starting."""
+    """Report everything that keeps a server of this configuration from starting, or a tool source from being found."""
     if config.redis is not None:
         from toolgate.change_notifications.connect_redis import redis_client
 
@@ -32,6 +32,7 @@ def check_start(config: Config, report: Report) -> None:
     _check_models(config, report)
     if config.tools.enabled:
         _check_tools(config, report)
+        _check_places(config, report)
         check_reach(config, report)
 
 
@@ -43,8 +44,9 @@ def check_reach(config: Config, report: Report) -> None:
     if not config.tools.http or not config.tools.enabled:
         return
     try:
-        sources = ToolSourceFactory(config, Database(config.storage.reveal(), connections=1))
-    except (ValueError, OSError, ToolgateError):  # a mistake of another setting, which is reported there
+        # Any database will do, since none is opened: a mistake in `storage` must not hide those found here.
+        sources = ToolSourceFactory(config, Database("sqlite:///toolgate.db", connections=1))
+    except (ValueError, OSError, ToolgateError):  # a mistake in `tools.reach`, which is reported there
         return
     for name, refused in asyncio.run(sources.refused_services()).items():
         report(f"tools.http.{name}", refused)
@@ -53,25 +55,32 @@ def check_reach(config: Config, report: Report) -> None:
 def _check_models(config: Config, report: Report) -> None:
     """Build the prompts and find the syntax of each model that needs them."""
     models = [model for model in config.models if model.tools == "emulated" or model.system == "inject"]
-    if not models:
+    text = config.text
+    if not models and not text.templates and not text.rules:
         return
-    from toolgate.text_tools.prompts.prompt_renderer import (
-        TextToolPromptRenderer,  # imported when needed: templates are slow to load
-    )
+    # Imported when needed: templates are slow to load.
+    from toolgate.text_tools.prompts.prompt_renderer import TextToolPromptRenderer
+    from toolgate.text_tools.prompts.template_files import COMPLETE, read
     from toolgate.text_tools.syntaxes import syntax
 
-    base, text = base_of(config), config.text
-    build = partial(
-        TextToolPromptRenderer,
-        templates_dir=base / text.templates if text.templates else None,
-        rules=[base / rule for rule in text.rules],
-    )
-    usable = _try_build(report, "text", build, "full")  # once: a bad template would be reported for every model
+    base = base_of(config)
+    folder = base / text.templates if text.templates else None
+    if folder is not None and not folder.is_dir():
+        report("text.templates", f"{text.templates}: there is no such folder")
+        folder = None  # the models' own settings are checked all the same
+    paths = {f"text.rules[{number}]": base / rule for number, rule in enumerate(text.rules)}
+    rules = [rule for path, rule in paths.items() if _try_build(report, path, read, rule)]
+    build = partial(TextToolPromptRenderer, templates_dir=folder, rules=rules)
+    shared = _build_problem(build, COMPLETE)
+    if shared is not None:
+        report("text.templates", shared)
     for model in models:
-        if usable:
-            _try_build(report, f"models.{model.name}.prompts", build, model.prompts)
+        problem = _build_problem(build, model.prompts)
+        # Templates that all variants share are reported once, above.
+        if problem is not None and problem != shared:
+            report(f"{model.path}.prompts", problem)
         if model.tools == "emulated" and model.syntax != "auto":
-            _try_build(report, f"models.{model.name}.syntax", syntax, model.syntax)
+            _try_build(report, f"{model.path}.syntax", syntax, model.syntax)
 
 
 def _check_tools(config: Config, report: Report) -> None:
@@ -97,11 +106,38 @@ def _check_tools(config: Config, report: Report) -> None:
         _try_build(report, "tools.approvals.webhook.secret", signing_key, secret)
 
 
+def _check_places(config: Config, report: Report) -> None:
+    """Report the files and folders of tool sources that do not exist: a server starts, but without their tools."""
+    tools, base = config.tools, base_of(config)
+    if tools.python:
+        from toolgate.tools.sources.python_code_finder import PythonCodeNotFound, find_places
+
+        for number, place in enumerate(tools.python):
+            try:
+                find_places(place, base)
+            except (PythonCodeNotFound, OSError) as error:
+                report(f"tools.python[{number}]", str(error))
+    for name, server in tools.mcp.items():
+        if server.command and server.cwd is not None and not (base / server.cwd).is_dir():
+            report(f"tools.mcp.{name}.cwd", f"{server.cwd}: there is no such folder")
+    for name, service in tools.http.items():
+        remote = service.openapi.lower().startswith(("http:", "https:"))
+        if not remote and not (base / service.openapi).exists():
+            report(f"tools.http.{name}.openapi", f"{service.openapi}: there is no such file")
+
+
 def _try_build(report: Report, path: str, build: Callable[..., Any], *arguments: Any) -> bool:
     """Return whether a part can be built; if not, report why."""
+    problem = _build_problem(build, *arguments)
+    if problem is not None:
+        report(path, problem)
+    return problem is None
+
+
+def _build_problem(build: Callable[..., Any], *arguments: Any) -> str | None:
+    """Return why a part cannot be built, None if it can."""
     try:
         build(*arguments)
     except (ValueError, OSError, ToolgateError, ToolCallFailed) as error:
-        report(path, str(error))
-        return False
-    return True
+        return str(error)
+    return None

@@ -11,6 +11,12 @@ _VERSION = re.compile(r"v\d++\w*+")
 # Documentation of providers shows whole endpoints, and people paste them.
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", "/api/chat", "/api/generate")
 _PLAIN = re.compile(r"[^\x00-\x20\x7f]+")
+# Hosts of URLs without a scheme: those that seldom have TLS (addresses, `localhost`, a name with a port), and names as in
+# DNS. A key that was mixed up with a URL looks like neither, so that it is not shown.
+_PLAIN_HOST = re.compile(
+    r"(?:localhost|\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:.]+\])(?::\d{1,5})?|[a-z0-9.-]{1,253}:\d{1,5}"
+)
+_TLS_HOST = re.compile(r"(?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,10}")
 
 
 def url_problem(url: str, schemes: tuple[str, ...] = ("http", "https")) -> str | None:
@@ -24,12 +30,22 @@ def url_problem(url: str, schemes: tuple[str, ...] = ("http", "https")) -> str |
     except ValueError:
         return "has a malformed host or port"
     if parts.scheme not in schemes or not host:
-        return f"must start with {' or '.join([f'{scheme}://' for scheme in schemes])} and name a host"
+        starts = " or ".join([f"{scheme}://" for scheme in schemes])
+        return f"must start with {starts} and name a host{_with_scheme(url, schemes)}"
     if parts.username is not None:
         return "holds credentials: put them into api_key or headers"
     if parts.query or parts.fragment:
         return "must end with its path: no ? and no #"
     return None
+
+
+def _with_scheme(url: str, schemes: tuple[str, ...]) -> str:
+    """Suggest the URL with the scheme that it lacks, or nothing; its path is not shown, because it may hold a secret."""
+    host, slash, _ = url.partition("/")
+    plain = _PLAIN_HOST.fullmatch(host)
+    if not plain and not _TLS_HOST.fullmatch(host):
+        return ""
+    return f"; did you mean {schemes[0] if plain else schemes[1]}://{host}{slash and '/…'}?"
 
 
 def base_url(url: str, dialect: DialectName, endpoint: ProviderCatalogEndpoint | None = None) -> str:

@@ -36,7 +36,7 @@ class ProblemCollector:
         self._unread: list[str] = []
 
     def refuse(self, path: str, message: str, meant: str | None = None) -> None:
-        """Add a value that cannot be read; a placeholder replaces it.
+        """Add a value that cannot be read, or refers to nothing known; a placeholder replaces it.
 
         `meant` is the setting that a misspelt name probably stands for; it counts as unread, too.
         """
@@ -53,6 +53,10 @@ class ProblemCollector:
         if placeholder or (unless and any(re.fullmatch(unless, unread) for unread in self._unread)):
             return
         self.found.append(ConfigProblem(path, message))
+
+    def is_unread(self, path: str) -> bool:
+        """Return whether the value at this path is given, but was replaced by a placeholder."""
+        return path in self._unread
 
     def raise_if_any(self, source: str) -> None:
         """Raise ConfigError if there are problems."""

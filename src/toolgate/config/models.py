@@ -48,9 +48,8 @@ def resolve_models(
                 problems.note(at, "a model cannot stand in for itself")
             else:
                 fallbacks.append(owners[name])
-        # A model without a target has a problem that is noted already; the rest of the file is checked all the same.
-        if targets:
-            models.append(_model(entry, targets, tuple(fallbacks), context))
+        # A model without a target has a problem that is noted already; its other settings are checked all the same.
+        models.append(_model(entry, path, targets, tuple(fallbacks), context))
     return tuple(models)
 
 
@@ -71,10 +70,15 @@ def default_model(named: str | None, entries: tuple[ModelSettings, ...], problem
 
 
 def _model(
-    entry: ModelSettings, targets: tuple[TargetConfig, ...], fallbacks: tuple[str, ...], context: UpstreamsWithProviders
+    entry: ModelSettings,
+    path: str,
+    targets: tuple[TargetConfig, ...],
+    fallbacks: tuple[str, ...],
+    context: UpstreamsWithProviders,
 ) -> ModelConfig:
     # Targets serve the same model, so the upstream of the first one decides what it can do.
-    row, upstream = context.rows.get(targets[0].upstream), context.upstreams.get(targets[0].upstream)
+    first = targets[0].upstream if targets else ""
+    row, upstream = context.rows.get(first), context.upstreams.get(first)
     # A peer exchanges text only (docs/peers.md), so its tools can only be emulated.
     tools = "emulated" if upstream is not None and upstream.dialect == "peer" else entry.tools
     # A model that only writes text seldom sees images.
@@ -85,6 +89,7 @@ def _model(
     thinking = ReasoningSettings(effort != "none", effort) if effort else None
     return ModelConfig(
         name=entry.name,
+        path=path,
         aliases=entry.aliases,
         targets=targets,
         fallbacks=fallbacks,
@@ -113,8 +118,7 @@ def _targets(
     if entry.upstream is not None:
         if given:
             problems.note(path, "has both upstream and upstreams; give one of them")
-            return
-        given = {f"{path}.upstream": TargetSettings(upstream=entry.upstream)}
+        given = {f"{path}.upstream": TargetSettings(upstream=entry.upstream), **given}
     if not given:
         problems.note(f"{path}.upstream", "is required", rf"{re.escape(path)}(\.upstreams.*)?")
     for at, one in given.items():

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from toolgate.config.errors import ProblemCollector
 from toolgate.config.resolve import check_bind
-from toolgate.config.resolved_config import Config
+from toolgate.config.resolved_config import Config, ModelConfig
 from toolgate.config.settings import ApprovalSettings
 
 # What a running server applies; everything else of `server` and `tools` is read once, at the start.
@@ -57,7 +57,7 @@ def diff(old: Config, new: Config) -> ConfigChanges:
     problems.raise_if_any(str(new.source or "the built-in configuration"))
     live = [f"keys.{name}" for name in _differing(_by_name(old.keys), _by_name(new.keys))]
     live += [f"upstreams.{name}" for name in _differing(old.upstreams, new.upstreams)]
-    live += [f"models.{name}" for name in _differing(_by_name(old.models), _by_name(new.models))]
+    live += [f"models.{name}" for name in _differing(_without_paths(old.models), _without_paths(new.models))]
     server = _differing(msgspec.structs.asdict(old.server), msgspec.structs.asdict(new.server))
     live += [f"server.{name}" for name in server if name in _LIVE_SERVER]
     live += [
@@ -138,6 +138,11 @@ def _check_truncated(old: Config, new: Config, lost: list[str], problems: Proble
 
 def _by_name(items: tuple[Any, ...]) -> dict[str, Any]:
     return {item.name: item for item in items}
+
+
+def _without_paths(models: tuple[ModelConfig, ...]) -> dict[str, ModelConfig]:
+    """Map the models by name without their paths: one that only moved in the file is the same."""
+    return {model.name: msgspec.structs.replace(model, path="") for model in models}
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

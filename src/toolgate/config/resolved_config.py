@@ -62,9 +62,13 @@ class TargetConfig(Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
-    """A model that clients can ask for; there is at least one target, and fallbacks are public names."""
+    """A model that clients can ask for; there is at least one target, and fallbacks are public names.
+
+    `path` is where the file defines it, such as `models[0]`, for messages.
+    """
 
     name: str
+    path: str = ""
     aliases: tuple[str, ...] = ()
     targets: tuple[TargetConfig, ...]
     fallbacks: tuple[str, ...] = ()

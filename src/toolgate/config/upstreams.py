@@ -25,7 +25,9 @@ def row_of(entry: UpstreamSettings, catalog: BuiltinProviderCatalog) -> Provider
     """Find the row of the provider table: by the provider's name if one is given, else by the host of the URL."""
     if entry.provider is not None:
         return catalog.rows.get(entry.provider)
-    return catalog.at(entry.base_url) if entry.base_url else None
+    url = entry.base_url or ""
+    # A URL without a scheme is a mistake of its own; it must not hide which provider is meant.
+    return catalog.at(url if "://" in url else f"https://{url}") if url else None
 
 
 def resolve_upstream(
@@ -46,17 +48,16 @@ def resolve_upstream(
     check_headers(entry.headers, f"{path}.headers", problems)
     row = row_of(entry, catalog)
     if entry.provider is not None and row is None:
-        problems.note(f"{path}.provider", f"is not in the table; {suggestion(entry.provider, catalog.rows)}")
-        return None
+        # Refused and not noted: what a known provider would give must not be reported as missing.
+        problems.refuse(f"{path}.provider", f"is not in the table; {suggestion(entry.provider, catalog.rows)}")
     # The dialects of a row are in order of preference.
     dialect = entry.dialect or (next(iter(row.dialects)) if row else None)
     if dialect is None:
         unread = rf"{re.escape(path)}\.(dialect|provider)"
         problems.note(path, "needs a dialect, or a provider of the table", unless=unread)
-        return None
     url = _base_url(entry, row, dialect, path, problems)
     key = _api_key(entry, row, url, path, env, problems)
-    if url is None:
+    if dialect is None or url is None:
         return None
     return UpstreamConfig(
         name=name,
@@ -74,19 +75,22 @@ def resolve_upstream(
 
 
 def _base_url(
-    entry: UpstreamSettings, row: Provider | None, dialect: DialectName, path: str, problems: ProblemCollector
+    entry: UpstreamSettings, row: Provider | None, dialect: DialectName | None, path: str, problems: ProblemCollector
 ) -> str | None:
-    endpoint = row.dialects.get(dialect) if row else None
+    """Return the completed URL of an upstream; what is wrong with a given one is noted, whatever its dialect."""
+    endpoint = row.dialects.get(dialect) if row and dialect else None
     if entry.base_url is not None:
-        problem = url_problem(
-            entry.base_url, ("ws", "wss", "http", "https") if dialect == "peer" else ("http", "https")
-        )
+        # An unknown dialect may be that of a peer.
+        peer = dialect == "peer" or (dialect is None and entry.base_url.startswith(("ws:", "wss:")))
+        problem = url_problem(entry.base_url, ("ws", "wss", "http", "https") if peer else ("http", "https"))
         if problem:
             problems.note(f"{path}.base_url", problem)
-        return None if problem else base_url(entry.base_url, dialect, endpoint)
+        return None if problem or dialect is None else base_url(entry.base_url, dialect, endpoint)
+    if dialect is None and not problems.is_unread(f"{path}.dialect"):
+        return None  # a provider may bring both, and that one is missing is noted already
     if endpoint and endpoint.base_url:
         return endpoint.base_url
-    if row and not endpoint:
+    if row and dialect and not endpoint:
         problems.note(f"{path}.dialect", f"{row.title} is not known to speak it; {suggestion(dialect, row.dialects)}")
     else:
         problems.note(f"{path}.base_url", "is required", unless=rf"{re.escape(path)}\.provider")
