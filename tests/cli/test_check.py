@@ -1,4 +1,4 @@
-"""`toolgate check`: files, folders and templates that are not there (spec: E2, fault: R2)."""
+"""`toolgate check`: files, folders and templates that are not there, and warnings (spec: E2, fault: R2)."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from toolgate.app.reloadable_asgi_app import Toolgate
+from toolgate.app.startup_helpers import print_banner
 from toolgate.cli.commands import app
 from toolgate.config import load
 
@@ -95,3 +96,14 @@ models:
     valid = text.replace("nowhere", "builtin, model: echo")
     found = mistakes(valid, ENABLE_EMBEDDED_MODEL="false")
     assert [one.partition(":")[0] for one in found] == paths[1:]
+
+
+def test_a_short_key_is_warned_of_by_check_and_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "server: {host: 0.0.0.0}\nkeys: [{name: ann, key: short}]\n"
+    warning = "Warning: the key ann has fewer than 16 characters, and 0.0.0.0 can be reached from other machines"
+    checked = check(text)
+    assert checked.exit_code == 0
+    assert warning in checked.stderr
+    print_banner("http://0.0.0.0:8080", load(Path("toolgate.yaml"), {}))
+    assert warning in capsys.readouterr().err
+    assert "Warning" not in check(text.replace("0.0.0.0", "127.0.0.1")).stderr

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolgate.config import BUILTIN, Config, ConfigError, Secret, TimeoutSettings, diff, load
+from toolgate.config import BUILTIN, Config, ConfigError, Secret, TimeoutSettings, diff, load, short_key_warnings
 from toolgate.config.base_urls import base_url, is_loopback
 from toolgate.config.resolved_config import TruncatedConfigFileCheck
 from toolgate.config.settings import ECHO, LOCAL, EmbeddedModelSettings, RequestLimitSettings, RootSettings
@@ -498,6 +498,19 @@ class TestTheAddress:
     def test_the_command_line_goes_before_the_file(self, written: Any) -> None:
         config = written("server: {host: 0.0.0.0, port: 1}", host="127.0.0.1", port=2)
         assert (config.server.host, config.server.port) == ("127.0.0.1", 2)
+
+    @pytest.mark.parametrize(
+        ("host", "keys"),
+        [("0.0.0.0", ["short"]), ("::", ["short"]), ("example.org", ["short"]), ("127.0.0.1", []), ("localhost", [])],
+    )
+    def test_short_keys_are_warned_of_where_others_can_try_them(self, written: Any, host: str, keys: list[str]) -> None:
+        text = (
+            "keys: [{name: short, key: 0123456789abcde}, {name: long, key: 0123456789abcdef},"
+            f" {{name: digest, key: 'sha256:{'a' * 64}'}}]"
+        )
+        warnings = short_key_warnings(written(text, host=host))
+        assert [warning.split()[2] for warning in warnings] == keys
+        assert "0123456789" not in "".join(warnings)
 
     @pytest.mark.parametrize(
         ("host", "local"),

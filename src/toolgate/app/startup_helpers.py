@@ -7,7 +7,7 @@ import shutil
 import sys
 from importlib.util import find_spec
 
-from toolgate.config import Config
+from toolgate.config import Config, short_key_warnings
 from toolgate.conversation.errors import GatewayOverloaded
 from toolgate.storage.database import Database, SlowJobStats
 from toolgate.storage.migrations import NewerSchema
@@ -76,6 +76,7 @@ def print_banner(url: str, config: Config) -> None:
         f"  curl -s {url}/v1/chat/completions{key} -H 'content-type: application/json' -d {body}",
         f"  {'toolgate' if shutil.which('toolgate') else sys.argv[0]} chat --url {url}{choice}",
     ]
+    lines += [f"Warning: {warning}" for warning in short_key_warnings(config)]
     sys.stderr.write("\n".join(lines) + "\n")
 
 

@@ -54,10 +54,13 @@ def check(
 
 def _warnings(config: "Config") -> Iterator[str]:
     """Yield what a server starts with, but what will not work as it is probably meant."""
+    from toolgate.config import short_key_warnings
+
     if not any(model.price.input or model.price.output for model in config.models):
         for key in config.keys:
             if key.budget is not None:
                 yield f"the budget of the key {key.name} limits nothing, because no model has a price."
+    yield from short_key_warnings(config)
     if config.redis is not None and config.tools.mcp_sessions:
         yield (
             "tools.mcp_sessions keeps MCP sessions in one process: with several nodes, their next request may reach"

@@ -7,6 +7,7 @@ from toolgate.config.base_urls import is_loopback
 from toolgate.config.errors import ConfigError, ConfigProblem
 from toolgate.config.load import load
 from toolgate.config.reload_diff import ConfigChanges, diff
+from toolgate.config.resolve import short_key_warnings
 from toolgate.config.resolved_config import BUILTIN, VSCODE, Config, ModelConfig, TargetConfig, UpstreamConfig
 from toolgate.config.settings import (
     BreakerSettings,
@@ -40,4 +41,5 @@ __all__ = [
     "diff",
     "is_loopback",
     "load",
+    "short_key_warnings",
 ]

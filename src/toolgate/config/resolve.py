@@ -24,6 +24,8 @@ _KEY_DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
 _KEY_NAME = re.compile(r"[\w.@-]{1,64}")
 # A key travels in a header: visible ASCII, of a length that a request's headers have room for.
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
+# Fewer characters than this are too few for a key that other machines can try.
+_GUESSABLE = 16
 # `example.org` or `[::1]`.
 _HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+")
 # As browsers send it in `Origin`: small letters, no path, the port only if it is not the scheme's own. Schemes may be
@@ -80,6 +82,17 @@ def check_bind(config: Config, problems: ProblemCollector) -> None:
             'such as {name: me, key: "${TOOLGATE_KEY}"}, or listen on 127.0.0.1',
             unless="keys",
         )
+
+
+def short_key_warnings(config: Config) -> list[str]:
+    """Return a sentence for each key of the file that other machines may guess; digests are longer than any such key."""
+    host = config.server.host
+    return [
+        f"the key {key.name} has fewer than {_GUESSABLE} characters, and {host} can be reached from other machines, where"
+        f" it may be guessed; `toolgate keys new {key.name}` makes a better one."
+        for key in config.keys
+        if len(key.key.reveal()) < _GUESSABLE and not is_loopback(host)
+    ]
 
 
 def _check_server(server: ServerSettings, has_keys: bool, problems: ProblemCollector) -> None:
