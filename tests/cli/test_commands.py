@@ -103,10 +103,11 @@ def test_help_names_every_command() -> None:
 
 def help_pages() -> dict[str, str]:
     """The help of every command, with those of groups, by its words."""
-    pages, waiting = {}, [("",)]
+    pages: dict[str, str] = {}
+    waiting: list[tuple[str, ...]] = [()]
     while waiting:
         words = waiting.pop()
-        pages[" ".join(words)] = page = run(*words[1:], "--help").stdout
+        pages[" ".join(words)] = page = run(*words, "--help").stdout
         for panel in page.split("╭─ ")[1:]:
             if not panel.startswith(("Options", "Arguments")):
                 names = [line[2:].split(" ")[0] for line in panel.splitlines()[1:] if line.startswith("│ ")]
@@ -116,10 +117,10 @@ def help_pages() -> dict[str, str]:
 
 def test_help_shows_a_type_only_for_options_that_take_a_value() -> None:
     pages = help_pages()
-    assert {" requests show", " keys revoke", " mcp login", " forget"} <= set(pages)
+    assert {"", "requests show", "keys revoke", "mcp login", "forget"} <= set(pages)
     assert [command for command, page in pages.items() if "<bool>" in page or "--help" not in page] == []
-    assert re.search(r"--yes +Do not ask", pages[" forget"])
-    assert re.search(r"--since +<str> +Only", pages[" export"])
+    assert re.search(r"--yes +Do not ask", pages["forget"])
+    assert re.search(r"--since +<str> +Only", pages["export"])
 
 
 def test_the_example_is_printed_and_can_be_used(empty_folder: Path) -> None:
