@@ -182,7 +182,7 @@ def _called(question: str, name: str, arguments: str, result: str) -> list[Messa
     return [_user(question), Message("assistant", (call,)), Message("tool", (emitted,))]
 
 
-def _said(response: ModelResponse) -> str:
+def _shown(response: ModelResponse) -> str:
     parts = [f"{part.name}({part.arguments})" for part in response.parts if isinstance(part, ToolCall)]
     return plain_text(response.parts) + " ".join(parts)
 
@@ -200,18 +200,18 @@ async def _measure(name: str) -> dict[str, Any]:
             seconds.append(timed.whole)
             named = call is not None and call.name == wanted
             tool.add(named, question)
-            whole.add(call is not None and named and right(json.loads(call.arguments)), _said(timed.response))
+            whole.add(call is not None and named and right(json.loads(call.arguments)), _shown(timed.response))
         quiet, results, second = Tally(), Tally(), Tally()
         for question in WORDS:
             response = (await _ask(model, [_user(question)])).response
-            quiet.add(not any(isinstance(part, ToolCall) for part in response.parts), _said(response))
+            quiet.add(not any(isinstance(part, ToolCall) for part in response.parts), _shown(response))
         for question, called, arguments, result, word in RESULTS:
             response = (await _ask(model, _called(question, called, arguments, result))).response
-            results.add(word in plain_text(response.parts).lower(), _said(response))
+            results.add(word in plain_text(response.parts).lower(), _shown(response))
         for question, called, arguments, result, wanted in SECOND:
             response = (await _ask(model, _called(question, called, arguments, result))).response
             second.add(
-                any(isinstance(part, ToolCall) and part.name == wanted for part in response.parts), _said(response)
+                any(isinstance(part, ToolCall) and part.name == wanted for part in response.parts), _shown(response)
             )
         story = await _ask(model, [_user("Tell me a story about a lighthouse.")], (), 100)
         long = await _ask(model, [_user("Summarise: " + "The ship sailed past the old stone tower. " * 60)], (), 1)

@@ -140,9 +140,9 @@ def _messages_round(model: str, at: int) -> list[dict[str, Any]]:
     output = script(model, results=at)
     assert output.call is not None
     call = {"type": "tool_use", "id": f"call_{at}", "name": CLOCK, "input": json.loads(output.call.arguments)}
-    spoken = {"type": "text", "text": text(output)}
+    sent = {"type": "text", "text": text(output)}
     result = {"type": "tool_result", "tool_use_id": call["id"], "content": _time(at)}
-    return [{"role": "assistant", "content": [spoken, call]}, {"role": "user", "content": [result]}]
+    return [{"role": "assistant", "content": [sent, call]}, {"role": "user", "content": [result]}]
 
 
 def _time(at: int) -> str:

@@ -180,33 +180,33 @@ class Load:
                 self.failures.append(type(error).__name__)
                 connection.close()
 
-    def told(self, while_what: str) -> str:
+    def summary(self, while_what: str) -> str:
         kinds = ", ".join(sorted(set(self.failures)))
         return f"{while_what}: {len(self.failures)} of {self.asked} requests failed {f'({kinds})' if kinds else ''}".rstrip()
 
 
-def tell(line: str) -> None:
+def show(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def try_balancer(name: str, nodes: list[Node], folder: Path) -> None:
     with balancer(name, [node.port for node in nodes], folder) as port:
-        tell(f"{name}: events one by one: {events_come_one_by_one(port)}; WebSockets: {websockets_pass(port)}")
+        show(f"{name}: events one by one: {events_come_one_by_one(port)}; WebSockets: {websockets_pass(port)}")
         with Load(port) as load:
             for node in nodes:
                 node.process.send_signal(signal.SIGUSR2)
             time.sleep(8)
-        tell("  " + load.told("all workers renewed"))
+        show("  " + load.summary("all workers renewed"))
         with Load(port) as load:
             nodes[0].stop(signal.SIGTERM)
             nodes[0].start()
-        tell("  " + load.told("a node stopped and started"))
+        show("  " + load.summary("a node stopped and started"))
         time.sleep(3)  # until the balancer has noticed
         with Load(port) as load:
             nodes[1].stop(signal.SIGKILL)
             time.sleep(1)
-        tell("  " + load.told("a node killed"))
+        show("  " + load.summary("a node killed"))
         nodes[1].start()
 
 

@@ -106,8 +106,8 @@ class EchoPeer:
     async def _answer(self, connection: ServerConnection, id: str, conversation: str, text: str) -> None:
         said = self.conversations.get(conversation)
         if said is None:
-            told = "There is no such conversation, or no longer."
-            await say(connection, type="error", id=id, code="unknown_conversation", message=told)
+            explanation = "There is no such conversation, or no longer."
+            await say(connection, type="error", id=id, code="unknown_conversation", message=explanation)
             return
         self.open += 1
         said.append(("user", text))

@@ -20,8 +20,8 @@ from toolgate.conversation.message import Part, Text, ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.tools.tool import Annotations, CallPreview, OnChange, ServerToolDefinition, ToolCallInput, ToolOutput
 
-Said: TypeAlias = ModelResponse | Sequence[Part | Exception] | str | Exception
-Entry: TypeAlias = Said | Callable[[ModelRequest], "Said | Awaitable[Said]"]
+ScriptedAnswer: TypeAlias = ModelResponse | Sequence[Part | Exception] | str | Exception
+Entry: TypeAlias = ScriptedAnswer | Callable[[ModelRequest], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
 Pace: TypeAlias = Callable[[], Awaitable[object]]
 
 _WORDS = re.compile(r"\s*\S{1,12}|\s+")

@@ -95,8 +95,8 @@ class TestListing:
             assert await names(server, who="few") == ["get_time"]
             assert {"sources", "troubles"}.isdisjoint((await server.request("GET", "/v1/tools", who="few")).json)
             assert (await server.request("GET", "/v1/tools/get_page", who="few")).status == 404
-            [trouble] = (await server.request("GET", "/v1/tools", who="ann")).json["troubles"]
-            assert (trouble["source"], trouble["tool"]) == ("python", "bad")
+            [tool_problem] = (await server.request("GET", "/v1/tools", who="ann")).json["troubles"]
+            assert (tool_problem["source"], tool_problem["tool"]) == ("python", "bad")
 
     @pytest.mark.parametrize("path", ["/v1/tools/secret", "/v1/tools/nobody", "/v1/tools/get_time/accept/x"])
     async def test_a_private_tool_looks_like_a_missing_one(self, path: str) -> None:
@@ -268,10 +268,10 @@ class TestRegistering:
         async with tool_server(path=tmp_path / "t.db") as server:
             received = (await server.request("GET", "/v1/tools")).json
             assert len(received["data"]) == 3
-            [trouble] = received["troubles"]
-            assert "'old' could not be restored" in trouble["message"]
-            assert "'broken' could not be restored" in trouble["message"]
-            assert "'unwilling' could not be restored: no such device" in trouble["message"]
+            [tool_problem] = received["troubles"]
+            assert "'old' could not be restored" in tool_problem["message"]
+            assert "'broken' could not be restored" in tool_problem["message"]
+            assert "'unwilling' could not be restored: no such device" in tool_problem["message"]
             assert (await server.request("POST", "/v1/tools", HTTP | {"name": "old"})).status == 409
             for name in ("old", "broken", "unwilling"):
                 assert (await server.request("DELETE", f"/v1/tools/{name}")).status == 200

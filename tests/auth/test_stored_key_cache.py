@@ -32,7 +32,7 @@ class Lines:
         self._read, self._write = os.pipe()
         self.log = Logger("info", fd=self._write)
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """What was written since."""
         os.set_blocking(self._read, False)
         try:
@@ -141,11 +141,11 @@ async def test_without_the_database_the_keys_last_read_stay_in_force_and_that_is
 ) -> None:
     store.away = True
     await store.several_looks()
-    assert (lines.said(), ring.changes.empty()) == (["The storage is not available."], True)
+    assert (lines.messages(), ring.changes.empty()) == (["The storage is not available."], True)
     await store.create(OTHER)
     store.away = False
     assert await ring.next() == {"carl", "dora"}
-    assert lines.said() == ["the database is back"]
+    assert lines.messages() == ["the database is back"]
 
 
 async def test_a_server_that_ends_without_the_database_does_not_log_that_it_is_back(
@@ -154,7 +154,7 @@ async def test_a_server_that_ends_without_the_database_does_not_log_that_it_is_b
     store.away = True
     await store.several_looks()
     await ring.ring.aclose()
-    assert lines.said() == ["The storage is not available."]
+    assert lines.messages() == ["The storage is not available."]
 
 
 async def test_a_key_expires_also_without_the_database(store: Flaky, ring: Ring) -> None:
@@ -206,10 +206,10 @@ async def test_a_key_that_expires_or_is_revoked_as_the_last_one_opens_nothing(tm
     with pytest.raises(Unauthenticated):
         access.authenticator.authenticate([])
     await access.aclose()
-    said = KeyRegistry(Config(server=ServerSettings(open=True)), database, Telemetry(lines.log, Metrics()))
-    await said.open()
-    assert said.authenticator.authenticate([]) is ANONYMOUS
-    await said.aclose()
+    messages = KeyRegistry(Config(server=ServerSettings(open=True)), database, Telemetry(lines.log, Metrics()))
+    await messages.open()
+    assert messages.authenticator.authenticate([]) is ANONYMOUS
+    await messages.aclose()
     await database.aclose()
 
 
@@ -289,7 +289,7 @@ async def test_where_the_configuration_has_the_name_its_key_is_the_one(lines: Li
     assert caller is not None
     assert (set(caller.scopes), caller.id) == ({"admin"}, "")
     assert bytes.fromhex(KEY.digest) not in access.authenticator._callers
-    assert lines.said() == ["the configuration has keys of the same names"]
+    assert lines.messages() == ["the configuration has keys of the same names"]
     await access.aclose()
     await database.aclose()
 
@@ -302,6 +302,6 @@ async def test_a_key_that_another_version_wrote_is_not_in_force_and_the_rest_are
     access = KeyRegistry(Config(), database, Telemetry(lines.log, Metrics()))
     await access.open()
     assert [access.authenticator.named(name) is not None for name in ("carl", "dora")] == [False, True]
-    assert lines.said() == ["the rights of these keys were written by another version"]
+    assert lines.messages() == ["the rights of these keys were written by another version"]
     await access.aclose()
     await database.aclose()

@@ -74,10 +74,10 @@ def _chat(events: list[Any], read: Answer) -> None:
     arguments: list[tuple[str, str]] = []
     for event in events:
         for choice in event.get("choices", ()):
-            said = choice.get("delta") or choice.get("message") or {}
-            read.text += said.get("content") or ""
-            read.reasoning += said.get("reasoning_content") or said.get("reasoning") or ""
-            for call in said.get("tool_calls") or ():
+            message = choice.get("delta") or choice.get("message") or {}
+            read.text += message.get("content") or ""
+            read.reasoning += message.get("reasoning_content") or message.get("reasoning") or ""
+            for call in message.get("tool_calls") or ():
                 function = call["function"]
                 if function.get("name"):
                     arguments.append((function["name"], ""))
@@ -122,10 +122,12 @@ def _messages(events: list[Any], read: Answer) -> None:
 
 def _ollama(events: list[Any], read: Answer) -> None:
     for event in events:
-        said = event["message"]
-        read.text += said.get("content") or ""
-        read.reasoning += said.get("thinking") or ""
-        read.calls += [(one["function"]["name"], one["function"]["arguments"]) for one in said.get("tool_calls") or ()]
+        message = event["message"]
+        read.text += message.get("content") or ""
+        read.reasoning += message.get("thinking") or ""
+        read.calls += [
+            (one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls") or ()
+        ]
 
 
 _READERS = {"openai_chat": _chat, "openai_responses": _responses, "anthropic": _messages, "ollama": _ollama}

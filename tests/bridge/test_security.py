@@ -127,10 +127,10 @@ async def test_a_page_cannot_reach_the_editor_by_a_configured_model() -> None:
 
 async def test_a_page_cannot_have_lent_tools_run_in_the_background(http: httpx.AsyncClient) -> None:
     async with editor(url(http), tools=TOOLS) as window:
-        said = 'call get_weather {"city": "Oslo"}'
+        order = 'call get_weather {"city": "Oslo"}'
         sent = {
             "model": "echo",
-            "input": said,
+            "input": order,
             "background": True,
             "stream": True,
             "tool_execution": "auto",

@@ -111,14 +111,14 @@ async def test_invalid_arguments_never_reach_the_editor(http: httpx.AsyncClient,
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "shown"),
     [
         ("cancelled", "did not allow the call"),
         ("needs_turn", "failed in the editor"),
         ("timeout", "a dialog may be open"),
     ],
 )
-async def test_the_model_reads_why_a_call_failed(http: httpx.AsyncClient, code: str, told: str) -> None:
+async def test_the_model_reads_why_a_call_failed(http: httpx.AsyncClient, code: str, shown: str) -> None:
     works = calls_then_answers("get_weather", {"city": "Oslo"})
 
     async def script(window: ScriptedEditor, asked: Frame) -> AsyncGenerator[Frame, None]:
@@ -130,7 +130,7 @@ async def test_the_model_reads_why_a_call_failed(http: httpx.AsyncClient, code: 
 
     async with editor(url(http), tools=TOOLS, script=script):
         answer = await ask(http, "openai_chat", "gpt-4o", False, **AUTO)
-    assert told in answer.text
+    assert shown in answer.text
 
 
 async def test_a_call_that_hangs_ends_at_its_deadline_and_is_cancelled() -> None:

@@ -30,13 +30,13 @@ async def ordeal(
         for point in points:
             rounds.append(await it.round(point))
             if emitted:
-                _tell(rounds[-1], it.server.last_words)
+                _print(rounds[-1], it.server.last_words)
         return rounds, await it.end()
     finally:
         await it.server.kill()
 
 
-def _tell(round: Round, words: str) -> None:
+def _print(round: Round, words: str) -> None:
     mark = "." if round.killed else "-"
     print(mark if not round.violations else "!", end="", flush=True)  # a command's output
     for found in round.violations:

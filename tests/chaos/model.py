@@ -48,8 +48,8 @@ class Planner:
         self.answered[plan["id"]] += 1
         if done < len(rounds):
             parts = [Text(f"This is round {done}."), *self._made(plan["id"], done, rounds[done])]
-            return await _told(request, parts, "tool_calls")
-        return await _told(request, [Text(_words(plan, request.messages, since))], "stop")
+            return await _answer(request, parts, "tool_calls")
+        return await _answer(request, [Text(_words(plan, request.messages, since))], "stop")
 
     def _made(self, plan: str, number: int, names: Sequence[str]) -> list[Part]:
         calls: list[Part] = []
@@ -60,7 +60,7 @@ class Planner:
         return calls
 
 
-async def _told(request: ModelRequest, parts: Sequence[Part], reason: FinishReason) -> ScriptedModelStream:
+async def _answer(request: ModelRequest, parts: Sequence[Part], reason: FinishReason) -> ScriptedModelStream:
     """Word by word and slowly, so that there is a middle to be cut off in."""
     response = ModelResponse(tuple(parts), reason, USAGE)
     return await ScriptedModel([response], pace=lambda: asyncio.sleep(0.003)).ask(request)

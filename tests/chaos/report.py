@@ -20,7 +20,7 @@ def table(rounds: Sequence[Round], late: Sequence[Violation]) -> str:
             if mine:
                 lines.append(f"{point.name:<18}{point.fault:<7}{database:<12}{_row(mine)}")
     lines.append(f"{'all':<37}{_row(rounds)}")
-    lines.append(f"{len(late)} violations found at the end: {', '.join([_told(one) for one in late]) or 'none'}")
+    lines.append(f"{len(late)} violations found at the end: {', '.join([_described(one) for one in late]) or 'none'}")
     return "\n".join(lines)
 
 
@@ -36,5 +36,5 @@ def _row(rounds: Sequence[Round]) -> str:
     return f"{len(rounds):>7}{reached:>7}{''.join([f'{count:>8}' for count in counts])}{start:>7.2f} s{worst:>8.2f} s"
 
 
-def _told(violation: Violation) -> str:
+def _described(violation: Violation) -> str:
     return f"{violation.kind}: {violation.what}"

@@ -59,7 +59,7 @@ class Server:
         self.storage = storage
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.said: deque[str] = deque(maxlen=50)
+        self.log_lines: deque[str] = deque(maxlen=50)
         self.process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Task[None] | None = None
         self._file = place / "toolgate.yaml"
@@ -137,9 +137,9 @@ class Server:
     @property
     def last_words(self) -> str:
         """What it wrote to its log, for whoever looks for the reason."""
-        return "\n".join(self.said)
+        return "\n".join(self.log_lines)
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
         while line := await process.stderr.readline():
-            self.said.append(re.sub(r"\s+", " ", line.decode("utf-8", "replace"))[:2000])
+            self.log_lines.append(re.sub(r"\s+", " ", line.decode("utf-8", "replace"))[:2000])

@@ -48,7 +48,7 @@ class Session:
         names = [f"{self.id}/{n}/{at}" for n, row in enumerate(self.rounds) for at in range(len(row))]
         return [Violation("twice", name) for name in names if self.oracle.effects(name) > 1]
 
-    def heard(self, text: str) -> list[Violation]:
+    def received(self, text: str) -> list[Violation]:
         """What is wrong with the model's last words: each call must have run, or be of unknown outcome."""
         endings = text.partition("results=")[2].split(",")
         wanted = sum(len(row) for row in self.rounds)
@@ -71,8 +71,8 @@ class Talk(Session):
         text = f"{self.id} {word}"
         items = [{"type": "message", "role": "user", "content": text}]
         while True:
-            heard = await self.world.ask("POST", f"/v1/conversations/{self.conversation}/items", {"items": items})
-            if (heard is not None and heard.status_code == 200) or text in await self._texts():
+            received = await self.world.ask("POST", f"/v1/conversations/{self.conversation}/items", {"items": items})
+            if (received is not None and received.status_code == 200) or text in await self._texts():
                 self.expected.append(text)
                 return
             await asyncio.sleep(0.05)
@@ -80,9 +80,9 @@ class Talk(Session):
     async def _answer(self) -> None:
         body = {"model": "m", "input": self.plan(), "conversation": self.conversation, "store": True}
         while True:
-            heard = await self.world.ask("POST", "/v1/responses", body)
+            received = await self.world.ask("POST", "/v1/responses", body)
             texts = await self._texts()
-            if (heard is not None and heard.status_code == 200) or self.plan() in texts:
+            if (received is not None and received.status_code == 200) or self.plan() in texts:
                 self.expected += [self.plan(), f"{self.id} users=3 results="]
                 return
             await asyncio.sleep(0.05)
@@ -104,14 +104,14 @@ class Chain(Session):
         for number in range(1, 4):
             body = {"model": "m", "input": self.plan(f"-{number}"), "store": True}
             previous = {"previous_response_id": self.kept[-1][0]} if self.kept else {}
-            heard = (await self.world.insist("POST", "/v1/responses", {**body, **previous})).json()
-            self.kept.append((heard["id"], heard["output"]))
+            received = (await self.world.insist("POST", "/v1/responses", {**body, **previous})).json()
+            self.kept.append((received["id"], received["output"]))
 
     async def verify(self) -> list[Violation]:
         wrong: list[Violation] = []
         for number, (id, output) in enumerate(self.kept, 1):
-            heard = await self.world.insist("GET", f"/v1/responses/{id}")
-            if heard.status_code != 200 or heard.json()["output"] != output:
+            received = await self.world.insist("GET", f"/v1/responses/{id}")
+            if received.status_code != 200 or received.json()["output"] != output:
                 wrong.append(Violation("lost", f"{self.id}: response {number} is not as it was told"))
             elif f"users={number} " not in output[-1]["content"][0]["text"]:
                 wrong.append(Violation("lost", f"{self.id}: the model saw another past than {number} turns"))
@@ -126,14 +126,14 @@ class Once(Session):
     async def run(self) -> None:
         messages = [{"role": "user", "content": self.plan()}]
         self.body = {"model": "m", "messages": messages, **AUTO}
-        heard = await self.world.insist("POST", "/v1/chat/completions", self.body, **{"idempotency-key": self.id})
-        self.answer = heard.content
+        received = await self.world.insist("POST", "/v1/chat/completions", self.body, **{"idempotency-key": self.id})
+        self.answer = received.content
 
     async def verify(self) -> list[Violation]:
         again = await self.world.insist("POST", "/v1/chat/completions", self.body, **{"idempotency-key": self.id})
         wrong = [] if again.content == self.answer else [Violation("doubled", f"{self.id} was carried out again")]
         text = json.loads(self.answer)["choices"][0]["message"]["content"]
-        return [*wrong, *self.effects(), *self.heard(text)]
+        return [*wrong, *self.effects(), *self.received(text)]
 
 
 class Repeated(Session):
@@ -154,7 +154,7 @@ class Repeated(Session):
             await asyncio.sleep(0.02)
 
     async def verify(self) -> list[Violation]:
-        return [*self.effects(), *self.heard(self.text)]
+        return [*self.effects(), *self.received(self.text)]
 
 
 class Behind(Session):
@@ -203,15 +203,15 @@ class Behind(Session):
         return (await self.world.insist("GET", f"/v1/responses/{self.response}")).status_code == 200
 
     async def verify(self) -> list[Violation]:
-        heard = await self.world.insist("GET", f"/v1/responses/{self.response}")
-        if heard.status_code != 200:
+        received = await self.world.insist("GET", f"/v1/responses/{self.response}")
+        if received.status_code != 200:
             return [Violation("lost", f"{self.id}: the response {self.response} is gone")]
         wrong = compared(f"{self.id} events", list(range(len(self.numbers))), self.numbers)
-        status = heard.json()["status"]
+        status = received.json()["status"]
         if status not in OVER or (self.durable and status != "completed"):
             wrong.append(Violation("stuck", f"{self.id}: the response is {status}"))
         elif status == "completed":
-            wrong += self.heard(heard.json()["output"][-1]["content"][0]["text"])
+            wrong += self.received(received.json()["output"][-1]["content"][0]["text"])
         return [*wrong, *self.effects()]
 
 
@@ -230,8 +230,8 @@ class Asked(Session):
         body = {"model": "m", "messages": [{"role": "user", "content": self.plan()}], **AUTO}
         self.text = ""
         while "results=" not in self.text:
-            heard = await self.world.insist("POST", "/v1/chat/completions", body)
-            self.text = heard.json()["choices"][0]["message"]["content"]
+            received = await self.world.insist("POST", "/v1/chat/completions", body)
+            self.text = received.json()["choices"][0]["message"]["content"]
 
     async def _approve(self) -> None:
         while not self.approval:
@@ -241,8 +241,8 @@ class Asked(Session):
             await asyncio.sleep(0.02)
         path = f"/v1/approvals/{self.approval['id']}"
         while True:
-            heard = await self.world.ask("POST", path, {"decision": "approve"})
-            if heard is not None:
+            received = await self.world.ask("POST", path, {"decision": "approve"})
+            if received is not None:
                 return
 
     async def verify(self) -> list[Violation]:
@@ -254,7 +254,7 @@ class Asked(Session):
         again = await self.world.ask("POST", path, {"decision": "deny"})
         if again is not None and again.status_code != 409:
             wrong.append(Violation("doubled", f"{self.id}: a second decision was taken with {again.status_code}"))
-        return [*wrong, *self.effects(), *self.heard(self.text)]
+        return [*wrong, *self.effects(), *self.received(self.text)]
 
 
 KINDS: tuple[type[Session], ...] = (Talk, Chain, Once, Repeated, Behind, Asked)

@@ -184,13 +184,13 @@ async def _asked(work: Work) -> int:
     return received.status
 
 
-@pytest.mark.parametrize("trouble", ["down", "slow", "stalled", "cut"])
-async def test_counters_that_cannot_be_reached_hold_no_request_up(counters: FaultProxy, trouble: str) -> None:
+@pytest.mark.parametrize("problem", ["down", "slow", "stalled", "cut"])
+async def test_counters_that_cannot_be_reached_hold_no_request_up(counters: FaultProxy, problem: str) -> None:
     """fault: K-L: each node counts for itself until they are back, which nobody has to help with."""
     redis = Secret(f"redis://127.0.0.1:{counters.port}/0")
     async with gateway(redis=redis, keys=(LIMITED,)) as work:
         assert await _asked(work) == 200
-        match trouble:
+        match problem:
             case "down":
                 counters.refusing = True
                 counters.cut()

@@ -33,7 +33,7 @@ STEPS = "SELECT count(*) FROM operation_outputs WHERE workflow_uuid = ?"
 
 
 @pytest.fixture
-def telling(tmp_path: Path) -> None:
+def visible_dirty_pages(tmp_path: Path) -> None:
     """Only where the kernel tells what is not on the disk yet."""
     path = tmp_path / "probe"
     with closing(sqlite3.connect(path, isolation_level=None)) as lax:
@@ -75,7 +75,7 @@ async def deeds(database: Database) -> AsyncIterator[tuple[str, str]]:
     yield "SELECT count(*) FROM runs WHERE state = 'running' AND id = ?", "run"
 
 
-async def test_what_is_acknowledged_is_on_the_disk(tmp_path: Path, telling: None) -> None:
+async def test_what_is_acknowledged_is_on_the_disk(tmp_path: Path, visible_dirty_pages: None) -> None:
     """fault: K-J: nothing of the file or its log is in the memory alone when a write returns."""
     database, path = Database(tmp_path / "t.db"), tmp_path / "t.db"
     left = [(what, unsynced(path), unsynced(log_of(path))) async for what, _ in deeds(database)]
@@ -84,7 +84,7 @@ async def test_what_is_acknowledged_is_on_the_disk(tmp_path: Path, telling: None
     assert len(left) == 11
 
 
-async def test_a_step_of_a_run_is_on_the_disk_when_it_is_kept(tmp_path: Path, telling: None) -> None:
+async def test_a_step_of_a_run_is_on_the_disk_when_it_is_kept(tmp_path: Path, visible_dirty_pages: None) -> None:
     """fault: K-J: what a run has done is known before anybody builds on it."""
     path, done = tmp_path / "steps.db", asyncio.Event()
     left: list[int | None] = []

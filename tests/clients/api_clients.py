@@ -57,17 +57,17 @@ class Chat:
 
     def ask(self, text: str) -> Turn:
         self._messages.append({"role": "user", "content": text})
-        return self._heard()
+        return self._next_turn()
 
     def answer(self, results: dict[str, str]) -> Turn:
         self._messages += [{"role": "tool", "tool_call_id": id, "content": content} for id, content in results.items()]
-        return self._heard()
+        return self._next_turn()
 
     def again(self) -> Turn:
         self._messages.pop()
-        return self._heard()
+        return self._next_turn()
 
-    def _heard(self) -> Turn:
+    def _next_turn(self) -> Turn:
         options = {"model": self._model, "messages": self._messages, "extra_body": self._wants, **self._options}
         if self._stream:
             with self._client.chat.completions.stream(**options) as stream:
@@ -96,22 +96,22 @@ class Responses:
         self._options: Any = {"tools": tools} if own else {}
 
     def ask(self, text: str) -> Turn:
-        return self._heard([{"role": "user", "content": text}])
+        return self._next_turn([{"role": "user", "content": text}])
 
     def answer(self, results: dict[str, str]) -> Turn:
-        return self._heard(
+        return self._next_turn(
             [{"type": "function_call_output", "call_id": id, "output": content} for id, content in results.items()]
         )
 
     def decide(self, id: str, approve: bool) -> Turn:
         """Answer an approval as the API has it."""
-        return self._heard([{"type": "mcp_approval_response", "approval_request_id": id, "approve": approve}])
+        return self._next_turn([{"type": "mcp_approval_response", "approval_request_id": id, "approve": approve}])
 
     def again(self) -> Turn:
         items, self._previous = self._last
-        return self._heard(items)
+        return self._next_turn(items)
 
-    def _heard(self, items: Any) -> Turn:
+    def _next_turn(self, items: Any) -> Turn:
         self._last = (items, self._previous)
         options = {"model": self._model, "input": items, "extra_body": self._wants, **self._options}
         if self._previous:
@@ -150,22 +150,22 @@ class PlainMessages:
 
     def ask(self, text: str) -> Turn:
         self._messages.append({"role": "user", "content": text})
-        return self._heard()
+        return self._next_turn()
 
     def answer(self, results: dict[str, str]) -> Turn:
         blocks = [{"type": "tool_result", "tool_use_id": id, "content": text} for id, text in results.items()]
         self._messages.append({"role": "user", "content": blocks})
-        return self._heard()
+        return self._next_turn()
 
     def go_on(self) -> Turn:
         """Continue a turn that paused: the messages end with the assistant's own words."""
-        return self._heard()
+        return self._next_turn()
 
     def again(self) -> Turn:
         self._messages.pop()
-        return self._heard()
+        return self._next_turn()
 
-    def _heard(self) -> Turn:
+    def _next_turn(self) -> Turn:
         options: Any = {
             "model": self._model,
             "max_tokens": 1000,
@@ -214,17 +214,17 @@ class Ollama:
 
     def ask(self, text: str) -> Turn:
         self._messages.append({"role": "user", "content": text})
-        return self._heard()
+        return self._next_turn()
 
     def answer(self, results: dict[str, str]) -> Turn:
         self._messages += [{"role": "tool", "tool_name": name, "content": content} for name, content in results.items()]
-        return self._heard()
+        return self._next_turn()
 
     def again(self) -> Turn:
         self._messages.pop()
-        return self._heard()
+        return self._next_turn()
 
-    def _heard(self) -> Turn:
+    def _next_turn(self) -> Turn:
         options: Any = {"model": self._model, "messages": self._messages, "tools": self._tools}
         if self._stream:
             pieces = list(self._client.chat(**options, stream=True))

@@ -18,7 +18,7 @@ def oblige(request: ModelRequest) -> ModelResponse:
     """The answer that a helpful model would give."""
     usage = Usage(30, 12)
     output = request.settings.output
-    if " as a json" in (text := _said(request).lower()):
+    if " as a json" in (text := _question(request).lower()):
         keys = re.findall(r"'(\w+)'", text)
         return ModelResponse((Text(json.dumps(dict.fromkeys(keys, "x"))),), "stop", usage)
     if output is not None:
@@ -84,9 +84,9 @@ def _resolved(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _words(request: ModelRequest) -> str:
     """What the user put in quotes, or a word."""
-    quoted = re.findall(r"'([^']+)'", _said(request))
+    quoted = re.findall(r"'([^']+)'", _question(request))
     return str(quoted[-1]) if quoted else "something"
 
 
-def _said(request: ModelRequest) -> str:
+def _question(request: ModelRequest) -> str:
     return " ".join(plain_text(message.parts) for message in request.messages if message.role == "user")

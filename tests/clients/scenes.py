@@ -32,13 +32,13 @@ def weather(city: str) -> str:
     return f"22 degrees in {city}"
 
 
-def results_heard(model: ScriptedModel) -> list[tuple[str, str]]:
+def results_received(model: ScriptedModel) -> list[tuple[str, str]]:
     """Tool name and text of every result in the last request that the model got."""
     parts = [part for message in model.requests[-1].messages for part in message.parts]
     return [(part.name or "", plain_text(part.content)) for part in parts if isinstance(part, ToolResult)]
 
 
-def calls_heard(model: ScriptedModel) -> list[tuple[str, str]]:
+def calls_received(model: ScriptedModel) -> list[tuple[str, str]]:
     """Name and arguments of every call in the history of the last request that the model got."""
     parts = [part for message in model.requests[-1].messages for part in message.parts]
     return [(part.name, part.arguments) for part in parts if isinstance(part, ToolCall)]

@@ -15,8 +15,8 @@ from tests.clients.scenes import (
     SUNNY,
     THOUGHT,
     WEATHER_SCHEMA,
-    calls_heard,
-    results_heard,
+    calls_received,
+    results_received,
     weather,
 )
 from tests.stage import UPSTREAMS, Stage
@@ -88,8 +88,8 @@ def run_tools(client: Anthropic, model: str, stream: bool) -> str:
 def test_a_tool_round_trip(stage: Stage, client: Anthropic, model: str, stream: bool) -> None:
     scripted = stage.play(LOOK_UP, SUNNY)
     assert run_tools(client, model, stream) == "It is sunny."
-    assert calls_heard(scripted) == [("get_weather", '{"city":"Paris"}')]
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris")]
+    assert calls_received(scripted) == [("get_weather", '{"city":"Paris"}')]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris")]
 
 
 @over_every_upstream
@@ -97,7 +97,7 @@ def test_a_tool_round_trip(stage: Stage, client: Anthropic, model: str, stream: 
 def test_parallel_calls(stage: Stage, client: Anthropic, model: str, stream: bool) -> None:
     scripted = stage.play(LOOK_UP_TWICE, SUNNY)
     assert run_tools(client, model, stream) == "It is sunny."
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
 
 
 @over_every_upstream
@@ -110,7 +110,7 @@ def test_the_tool_runner_goes_on_without_message_threads(
     runner = client.beta.messages.tool_runner(**options)
     final = runner.until_done()
     assert [block.text for block in final.content if block.type == "text"] == ["It is sunny."]
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
 
 
 @pytest.mark.parametrize("model", [upstream for upstream in UPSTREAMS if upstream != "ollama"])

@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_ollama import ChatOllama
 from langchain_openai import ChatOpenAI
 
-from tests.clients.scenes import LOOK_UP, LOOK_UP_TWICE, SUNNY, results_heard, weather
+from tests.clients.scenes import LOOK_UP, LOOK_UP_TWICE, SUNNY, results_received, weather
 from tests.stage import UPSTREAMS, Stage
 from toolgate.conversation.events import ModelResponse
 
@@ -40,7 +40,7 @@ def test_an_agent_runs_its_tools_to_the_answer(stage: Stage, kind: str, model: s
     agent: Any = create_agent(chat_model(kind, stage, model), [get_weather])
     final = agent.invoke({"messages": [{"role": "user", "content": "How is the weather?"}]})
     assert final["messages"][-1].text == "It is sunny."
-    assert results_heard(scripted)[0] == ("get_weather", "22 degrees in Paris")
+    assert results_received(scripted)[0] == ("get_weather", "22 degrees in Paris")
 
 
 @pytest.mark.parametrize("model", UPSTREAMS)

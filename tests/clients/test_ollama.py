@@ -6,7 +6,7 @@ from typing import Any
 import ollama
 import pytest
 
-from tests.clients.scenes import HELLO, LOOK_UP, LOOK_UP_TWICE, SUNNY, WEATHER_SCHEMA, results_heard, weather
+from tests.clients.scenes import HELLO, LOOK_UP, LOOK_UP_TWICE, SUNNY, WEATHER_SCHEMA, results_received, weather
 from tests.stage import UPSTREAMS, Stage
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.message import Text
@@ -77,7 +77,7 @@ def run_tools(client: ollama.Client, model: str, stream: bool) -> str:
 def test_a_tool_round_trip(stage: Stage, client: ollama.Client, model: str, stream: bool) -> None:
     scripted = stage.play(LOOK_UP, SUNNY)
     assert run_tools(client, model, stream) == "It is sunny."
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris")]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris")]
 
 
 @over_every_upstream
@@ -85,7 +85,7 @@ def test_a_tool_round_trip(stage: Stage, client: ollama.Client, model: str, stre
 def test_parallel_calls(stage: Stage, client: ollama.Client, model: str, stream: bool) -> None:
     scripted = stage.play(LOOK_UP_TWICE, SUNNY)
     assert run_tools(client, model, stream) == "It is sunny."
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
 
 
 @over_every_upstream

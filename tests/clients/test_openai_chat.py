@@ -19,8 +19,8 @@ from tests.clients.scenes import (
     LOOK_UP_TWICE,
     SUNNY,
     WEATHER_SCHEMA,
-    calls_heard,
-    results_heard,
+    calls_received,
+    results_received,
     weather,
 )
 from tests.stage import UPSTREAMS, Stage
@@ -89,8 +89,8 @@ def run_tools(client: OpenAI, model: str, stream: bool, tools: Any = TOOLS) -> s
 def test_a_tool_round_trip(stage: Stage, client: OpenAI, model: str, stream: bool) -> None:
     scripted = stage.play(LOOK_UP, SUNNY)
     assert run_tools(client, model, stream) == "It is sunny."
-    assert calls_heard(scripted) == [("get_weather", '{"city":"Paris"}')]
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris")]
+    assert calls_received(scripted) == [("get_weather", '{"city":"Paris"}')]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris")]
 
 
 @over_every_upstream
@@ -98,7 +98,7 @@ def test_a_tool_round_trip(stage: Stage, client: OpenAI, model: str, stream: boo
 def test_parallel_calls(stage: Stage, client: OpenAI, model: str, stream: bool) -> None:
     scripted = stage.play(LOOK_UP_TWICE, SUNNY)
     assert run_tools(client, model, stream) == "It is sunny."
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
 
 
 @over_every_upstream

@@ -21,8 +21,8 @@ from tests.clients.scenes import (
     SUNNY,
     THOUGHT,
     WEATHER_SCHEMA,
-    calls_heard,
-    results_heard,
+    calls_received,
+    results_received,
     weather,
 )
 from tests.stage import UPSTREAMS, Stage
@@ -100,8 +100,8 @@ def test_a_tool_round_trip(stage: Stage, client: OpenAI, model: str, stream: boo
     """field: D1"""
     scripted = stage.play(LOOK_UP, SUNNY)
     assert run_tools(client, model, stream, chained) == "It is sunny."
-    assert calls_heard(scripted) == [("get_weather", '{"city":"Paris"}')]
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris")]
+    assert calls_received(scripted) == [("get_weather", '{"city":"Paris"}')]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris")]
 
 
 @over_every_upstream
@@ -109,7 +109,7 @@ def test_a_tool_round_trip(stage: Stage, client: OpenAI, model: str, stream: boo
 def test_parallel_calls(stage: Stage, client: OpenAI, model: str, stream: bool) -> None:
     scripted = stage.play(LOOK_UP_TWICE, SUNNY)
     assert run_tools(client, model, stream, chained=True) == "It is sunny."
-    assert results_heard(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
+    assert results_received(scripted) == [("get_weather", "22 degrees in Paris"), ("get_weather", "22 degrees in Rome")]
 
 
 PATCH = '*** Begin Patch\n+ a line of "text"\n*** End Patch\n'
@@ -134,7 +134,7 @@ def test_a_freeform_call_streamed_in_pieces_is_noticed_whole_and_answered(
     result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Done."}  # type: ignore[union-attr]
     history = [{"role": "user", "content": "Go"}, call.model_dump(exclude_none=True), result]
     assert client.responses.create(input=history, **options).output_text == "It is sunny."  # type: ignore[arg-type]
-    assert [text for _, text in results_heard(scripted)] == ["Done."]
+    assert [text for _, text in results_received(scripted)] == ["Done."]
 
 
 @over_every_upstream

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from openai.types.conversations import Conversation, ConversationItem, Message
 
 from tests.api.responses.stateful import Stateful, stateful, until
-from tests.clients.scenes import LOOK_UP, SUNNY, WEATHER_SCHEMA, results_heard
+from tests.clients.scenes import LOOK_UP, SUNNY, WEATHER_SCHEMA, results_received
 from toolgate.conversation.message import plain_text
 from toolgate.testing import ScriptedModel
 
@@ -115,7 +115,7 @@ async def test_tools_of_the_client_work_in_a_conversation(server: Stateful, clie
     first = await client.responses.create(input="Weather?", **options)
     result: Any = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "22 degrees"}
     assert (await client.responses.create(input=[result], **options)).output_text == "It is sunny."
-    assert results_heard(scripted) == [("get_weather", "22 degrees")]
+    assert results_received(scripted) == [("get_weather", "22 degrees")]
 
 
 async def test_a_conversation_in_use_is_refused_by_its_code(server: Stateful, client: AsyncOpenAI) -> None:
@@ -280,7 +280,7 @@ async def test_compaction_loses_no_call_that_waits_and_no_finished_sibling(
         "function_call_output",
     ]
     await client.responses.create(model="m", input=[result(CALL_B, "second")], previous_response_id=short.id)
-    assert [text for _, text in results_heard(scripted)] == ["first", "second"]
+    assert [text for _, text in results_received(scripted)] == ["first", "second"]
 
 
 async def test_there_must_be_something_to_compact(server: Stateful, client: AsyncOpenAI) -> None:

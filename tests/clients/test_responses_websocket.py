@@ -8,7 +8,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import ResponsesServerEvent
 from pydantic import TypeAdapter
 
-from tests.clients.scenes import HELLO, LOOK_UP, SUNNY, WEATHER_SCHEMA, calls_heard, results_heard, weather
+from tests.clients.scenes import HELLO, LOOK_UP, SUNNY, WEATHER_SCHEMA, calls_received, results_received, weather
 from tests.stage import UPSTREAMS, Stage
 
 TOOLS: Any = [{"type": "function", "name": "get_weather", "strict": True, "parameters": WEATHER_SCHEMA}]
@@ -64,8 +64,8 @@ async def test_the_clients_tools_with_only_what_is_new_sent(stage: Stage, client
         )
         last = await ended(connection)
     assert last.response.output_text == "It is sunny."
-    assert calls_heard(scripted) == [("get_weather", '{"city":"Paris"}')]
-    assert [text for _, text in results_heard(scripted)] == ["22 degrees in Paris"]
+    assert calls_received(scripted) == [("get_weather", '{"city":"Paris"}')]
+    assert [text for _, text in results_received(scripted)] == ["22 degrees in Paris"]
 
 
 async def test_an_error_is_an_event_that_the_client_knows_and_the_socket_goes_on(

@@ -192,11 +192,11 @@ def reasoning(scene: Scene) -> None:
     assert (answer.reasoning.strip(), answer.text.strip()) == ("Let me think.", "Done.")
 
 
-SEALS = {"anthropic": {"signature": "signature-1"}, "openai_responses": {"encrypted_content": "encrypted-1"}}
+SIGNATURES = {"anthropic": {"signature": "signature-1"}, "openai_responses": {"encrypted_content": "encrypted-1"}}
 
 
 def signatures(scene: Scene) -> None:
-    signature = ReasoningSignature(scene.upstream, SEALS[scene.upstream])
+    signature = ReasoningSignature(scene.upstream, SIGNATURES[scene.upstream])
     model = scene.play(
         (Reasoning("Let me think.", signature), ToolCall(ID1, "get_weather", '{"city":"Paris"}')), "Done."
     )
@@ -207,7 +207,7 @@ def signatures(scene: Scene) -> None:
     (thought,) = [part for part in parts if isinstance(part, Reasoning)]
     assert thought.text == "Let me think."
     assert thought.signature is not None
-    ((name, value),) = SEALS[scene.upstream].items()
+    ((name, value),) = SIGNATURES[scene.upstream].items()
     assert (thought.signature.dialect, thought.signature.fields[name]) == (scene.upstream, value)
 
 

@@ -15,7 +15,7 @@ from toolgate.conversation.events import ModelResponse
 from toolgate.conversation.message import Text, ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef
 from toolgate.http.listener import listening
-from toolgate.testing import Entry, FakeSource, FakeTool, Said
+from toolgate.testing import Entry, FakeSource, FakeTool, ScriptedAnswer
 from toolgate.text_tools.syntaxes import syntax
 from toolgate.tools.tool import Annotations
 from toolgate.upstreams.catalog import ModelCapabilities
@@ -71,11 +71,11 @@ def as_text(entry: Entry) -> Entry:
     return _text_of(entry) if callable(entry) else _written(entry)
 
 
-def _text_of(entry: Callable[[ModelRequest], Any]) -> Callable[[ModelRequest], Said]:
+def _text_of(entry: Callable[[ModelRequest], Any]) -> Callable[[ModelRequest], ScriptedAnswer]:
     return lambda request: _written(entry(request))
 
 
-def _written(response: Said) -> Said:
+def _written(response: ScriptedAnswer) -> ScriptedAnswer:
     if not isinstance(response, ModelResponse):
         return response
     calls = [part for part in response.parts if isinstance(part, ToolCall)]

@@ -67,7 +67,7 @@ def server(sent: Sent) -> Iterator[Stage]:
         description="<img src=x onerror=alert(1)> \u202egnp.exe",
     )
     broken = FakeSource(name="mcp/wiki")
-    broken.trouble = "It does not answer."
+    broken.problem = "It does not answer."
     tools = ServerToolSettings(approvals=ApprovalSettings(self_approval=True))
     with on_stage(FakeSource(mail, weather, trick), broken, WaryMcp("shop"), keys=KEYS, tools=tools) as stage:
         yield stage

@@ -77,7 +77,7 @@ ROLE = chunk({"role": "assistant", "content": ""})
 HELLO = chunk({"content": "Hello"})
 STOP = chunk({}, "stop")
 CALLS = chunk({}, "tool_calls")
-HELLO_TOLD = ExpectedAnswer("Hello")
+HELLO_ANSWER = ExpectedAnswer("Hello")
 PLAIN = sse(ROLE, HELLO, STOP)
 ONE_CALL = ExpectedAnswer(calls=(ExpectedCall(WEATHER, CITY, ID1),), reason="tool_calls")
 ANY_CALL = ExpectedAnswer(calls=(ExpectedCall(WEATHER, CITY),), reason="tool_calls")
@@ -115,21 +115,21 @@ def _framing() -> list[Quirk]:
     big = json.dumps({"text": "x" * 1_500_000})
     tiny = [entry(0, arguments=letter) for letter in json.dumps({"text": "y" * 3990})]
     return [
-        Quirk("crlf", crlf(PLAIN), HELLO_TOLD),
-        Quirk("cr_only", PLAIN.replace(b"\n", b"\r"), HELLO_TOLD),
-        Quirk("no_space", PLAIN.replace(b"data: ", b"data:"), HELLO_TOLD),
-        Quirk("comment_keepalive", sse(": OPENROUTER PROCESSING\n\n", ROLE, ": PING\n\n", HELLO, STOP), HELLO_TOLD),
-        Quirk("comment_inside", PLAIN.replace(b"\n\n", b"\n: inside\n\n"), HELLO_TOLD),
-        Quirk("empty_data", sse(ROLE, "data:\n\n", HELLO, "data: \n\n", STOP), HELLO_TOLD),
-        Quirk("multiline_data", sse(ROLE, pretty, STOP), HELLO_TOLD),
-        Quirk("bom", b"\xef\xbb\xbf" + PLAIN, HELLO_TOLD),
-        Quirk("no_done", sse(ROLE, HELLO, STOP, done=False), HELLO_TOLD),
-        Quirk("no_final_newline", sse(ROLE, HELLO, STOP, done=False)[:-2], HELLO_TOLD),
-        Quirk("done_variants", sse(ROLE, HELLO, STOP, "data:[DONE]\n\n", done=False), HELLO_TOLD),
-        Quirk("done_variants", sse(ROLE, HELLO, STOP, "data: [DONE]  \n\n", done=False), HELLO_TOLD),
-        Quirk("done_variants", sse(ROLE, HELLO, STOP, "data: [DONE]", done=False), HELLO_TOLD),
+        Quirk("crlf", crlf(PLAIN), HELLO_ANSWER),
+        Quirk("cr_only", PLAIN.replace(b"\n", b"\r"), HELLO_ANSWER),
+        Quirk("no_space", PLAIN.replace(b"data: ", b"data:"), HELLO_ANSWER),
+        Quirk("comment_keepalive", sse(": OPENROUTER PROCESSING\n\n", ROLE, ": PING\n\n", HELLO, STOP), HELLO_ANSWER),
+        Quirk("comment_inside", PLAIN.replace(b"\n\n", b"\n: inside\n\n"), HELLO_ANSWER),
+        Quirk("empty_data", sse(ROLE, "data:\n\n", HELLO, "data: \n\n", STOP), HELLO_ANSWER),
+        Quirk("multiline_data", sse(ROLE, pretty, STOP), HELLO_ANSWER),
+        Quirk("bom", b"\xef\xbb\xbf" + PLAIN, HELLO_ANSWER),
+        Quirk("no_done", sse(ROLE, HELLO, STOP, done=False), HELLO_ANSWER),
+        Quirk("no_final_newline", sse(ROLE, HELLO, STOP, done=False)[:-2], HELLO_ANSWER),
+        Quirk("done_variants", sse(ROLE, HELLO, STOP, "data:[DONE]\n\n", done=False), HELLO_ANSWER),
+        Quirk("done_variants", sse(ROLE, HELLO, STOP, "data: [DONE]  \n\n", done=False), HELLO_ANSWER),
+        Quirk("done_variants", sse(ROLE, HELLO, STOP, "data: [DONE]", done=False), HELLO_ANSWER),
         Quirk("utf8_split", sse(ROLE, chunk({"content": "Grüße 🌍 日本"}), STOP), ExpectedAnswer("Grüße 🌍 日本")),
-        Quirk("one_write", PLAIN, HELLO_TOLD),
+        Quirk("one_write", PLAIN, HELLO_ANSWER),
         Quirk("huge_event", argued(big), expected_with(big)),
         Quirk("many_tiny", one_call(START1, *tiny), expected_with(json.dumps({"text": "y" * 3990}))),
         Quirk(
@@ -157,27 +157,29 @@ def _endings() -> list[Quirk]:
             fails=UpstreamUnavailable,
         ),
         Quirk("not_json_data", sse(ROLE, "data: oops\n\n", HELLO, STOP), fails=InvalidUpstreamAnswer),
-        Quirk("finish_empty_string", sse(chunk({"role": "assistant", "content": "Hello"}, ""), STOP), HELLO_TOLD),
+        Quirk("finish_empty_string", sse(chunk({"role": "assistant", "content": "Hello"}, ""), STOP), HELLO_ANSWER),
         Quirk("finish_stop_with_calls", one_call(START1, entry(0, arguments=CITY), finish="stop"), ONE_CALL),
-        Quirk("text_after_finish", sse(ROLE, chunk({"content": "Hel"}, "stop"), chunk({"content": "lo"})), HELLO_TOLD),
+        Quirk(
+            "text_after_finish", sse(ROLE, chunk({"content": "Hel"}, "stop"), chunk({"content": "lo"})), HELLO_ANSWER
+        ),
         Quirk("call_after_finish", sse(ROLE, STOP, calls(START1), calls(entry(0, arguments=CITY))), ONE_CALL),
         Quirk("finish_twice", sse(ROLE, calls(START1), calls(entry(0, arguments=CITY)), CALLS, STOP), ONE_CALL),
         *[
-            Quirk("finish_vendor_word", sse(ROLE, HELLO, chunk({}, word)), HELLO_TOLD)
+            Quirk("finish_vendor_word", sse(ROLE, HELLO, chunk({}, word)), HELLO_ANSWER)
             for word in ("eos", "end_turn", "STOP")
         ],
         Quirk(
             "finish_vendor_word", sse(ROLE, HELLO, chunk({}, "max_tokens")), ExpectedAnswer("Hello", reason="length")
         ),
         Quirk("finish_vendor_word", one_call(START1, entry(0, arguments=CITY), finish="tool_use"), ONE_CALL),
-        Quirk("finish_eos", sse(ROLE, HELLO, chunk({}, "eos_token")), HELLO_TOLD),
+        Quirk("finish_eos", sse(ROLE, HELLO, chunk({}, "eos_token")), HELLO_ANSWER),
         Quirk(
             "finish_length_mid_call",
             one_call(START1, entry(0, arguments='{"city":"Pa'), finish="length"),
             ExpectedAnswer(calls=(ExpectedCall(WEATHER, '{"city":"Pa', ID1, complete=False),), reason="length"),
         ),
         Quirk("empty_answer", sse(ROLE, STOP), ExpectedAnswer()),
-        Quirk("linger_after_done", PLAIN + b": still here\n\n", HELLO_TOLD),
+        Quirk("linger_after_done", PLAIN + b": still here\n\n", HELLO_ANSWER),
     ]
 
 
@@ -189,11 +191,11 @@ def _deltas() -> list[Quirk]:
     second = {"index": 1, "delta": {"role": "assistant", "content": "B"}, "finish_reason": None}
     second_end = {"index": 1, "delta": {}, "finish_reason": "stop"}
     return [
-        Quirk("no_role", sse(HELLO, STOP), HELLO_TOLD),
+        Quirk("no_role", sse(HELLO, STOP), HELLO_ANSWER),
         Quirk(
             "role_null_empty",
             sse(ROLE, chunk({"role": None, "content": "Hel"}), chunk({"role": "", "content": "lo"}), STOP),
-            HELLO_TOLD,
+            HELLO_ANSWER,
         ),
         Quirk(
             "content_null",
@@ -207,15 +209,17 @@ def _deltas() -> list[Quirk]:
         Quirk(
             "delta_null",
             sse(ROLE, HELLO, {**STOP, "choices": [{"index": 0, "delta": None, "finish_reason": "stop"}]}),
-            HELLO_TOLD,
+            HELLO_ANSWER,
         ),
-        Quirk("delta_null", sse(ROLE, HELLO, {**STOP, "choices": [{"index": 0, "finish_reason": "stop"}]}), HELLO_TOLD),
-        Quirk("azure_filter_first", sse(azure, ROLE, HELLO, STOP), HELLO_TOLD),
-        Quirk("azure_async_filter", sse(ROLE, HELLO, chunk(choices=[offsets]), STOP), HELLO_TOLD),
+        Quirk(
+            "delta_null", sse(ROLE, HELLO, {**STOP, "choices": [{"index": 0, "finish_reason": "stop"}]}), HELLO_ANSWER
+        ),
+        Quirk("azure_filter_first", sse(azure, ROLE, HELLO, STOP), HELLO_ANSWER),
+        Quirk("azure_async_filter", sse(ROLE, HELLO, chunk(choices=[offsets]), STOP), HELLO_ANSWER),
         Quirk("usage_last", sse(ROLE, HELLO, STOP, chunk(choices=[], usage=usage)), counted),
         Quirk("usage_with_content", sse(ROLE, chunk({"content": "Hello"}, "stop", usage=usage)), counted),
         Quirk("x_groq_usage", sse(ROLE, HELLO, chunk({}, "stop", x_groq={"usage": usage})), counted),
-        Quirk("created_changes", sse(ROLE, {**HELLO, "created": 8}, {**STOP, "created": 9}), HELLO_TOLD),
+        Quirk("created_changes", sse(ROLE, {**HELLO, "created": 8}, {**STOP, "created": 9}), HELLO_ANSWER),
         Quirk(
             "legacy_function_call",
             sse(
@@ -234,7 +238,7 @@ def _deltas() -> list[Quirk]:
         Quirk(
             "empty_tool_calls",
             sse(ROLE, chunk({"content": "Hel", "tool_calls": []}), chunk({"content": "lo", "tool_calls": None}), STOP),
-            HELLO_TOLD,
+            HELLO_ANSWER,
         ),
         Quirk(
             "text_then_call",
@@ -449,7 +453,7 @@ def _calls() -> list[Quirk]:
             ),
             TWO_CALLS,
         ),
-        Quirk("calls_that_never_come", sse(ROLE, HELLO, CALLS), HELLO_TOLD),
+        Quirk("calls_that_never_come", sse(ROLE, HELLO, CALLS), HELLO_ANSWER),
         Quirk("args_invalid", argued("{'city': 'Paris',}"), expected_with("{'city': 'Paris',}")),
         Quirk("args_dup_keys", argued('{"a":1,"a":2}'), expected_with('{"a":1,"a":2}')),
         Quirk(

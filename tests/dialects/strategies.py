@@ -174,12 +174,12 @@ def _exchanges(draw: st.DrawFn, tools: tuple[ToolDef, ...], ids: list[str]) -> l
     """The parts of an answer, and the results of its calls."""
     chosen = draw(st.lists(st.sampled_from([tool.name for tool in tools]), max_size=3)) if tools else []
     calls = [ToolCall(id, name, draw(arguments())) for id, name in zip(ids, chosen, strict=False)]
-    spoken = (Text(draw(words)),) if not calls or draw(st.booleans()) else ()
+    sent = (Text(draw(words)),) if not calls or draw(st.booleans()) else ()
     results = [
         Message("tool", (ToolResult(call.id, (Text(draw(words)),), draw(st.none() | st.booleans())),)) for call in calls
     ]
     more = [Message("user", (Text(draw(words)),))] if not calls or draw(st.booleans()) else []
-    return [Message("assistant", (*spoken, *calls)), *results, *more]
+    return [Message("assistant", (*sent, *calls)), *results, *more]
 
 
 @st.composite

@@ -70,10 +70,10 @@ from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.anthropic import server
 
 CITY = '{"city":"Paris"}'
-SEAL = ReasoningSignature("anthropic", {"signature": "sig"})
+SIGNATURE = ReasoningSignature("anthropic", {"signature": "sig"})
 FOREIGN = ReasoningSignature("openai_responses", {"id": "rs_1", "encrypted_content": "secret"})
 CALLS = ModelResponse(
-    (Reasoning("Hm", SEAL), Text("Let me see."), ToolCall(ID1, "get_weather", CITY), ToolCall(ID2, "clock", "{}")),
+    (Reasoning("Hm", SIGNATURE), Text("Let me see."), ToolCall(ID1, "get_weather", CITY), ToolCall(ID2, "clock", "{}")),
     "tool_calls",
     Usage(input=20, output=9, cache_read=10, cache_write=6, reasoning=5),
 )
@@ -175,7 +175,7 @@ def test_an_empty_text_makes_no_block() -> None:
 
 def test_a_part_without_deltas_is_not_lost() -> None:
     call = ToolCall(ID1, "get_weather", CITY)
-    parts: list[Part] = [Text("Hi"), Reasoning("Hm", SEAL), call, RefusalPart("No.")]
+    parts: list[Part] = [Text("Hi"), Reasoning("Hm", SIGNATURE), call, RefusalPart("No.")]
     data = encode_run(
         *[event for part in parts for event in (PartStart(part), PartEnd(part))], RunEnd("tool_calls", Usage())
     )
@@ -190,9 +190,9 @@ def test_a_part_without_deltas_is_not_lost() -> None:
 @pytest.mark.parametrize(
     ("part", "block"),
     [
-        (Reasoning("Hm", SEAL), {"type": "thinking", "thinking": "Hm", "signature": "sig"}),
+        (Reasoning("Hm", SIGNATURE), {"type": "thinking", "thinking": "Hm", "signature": "sig"}),
         (Reasoning("Hm"), {"type": "thinking", "thinking": "Hm", "signature": ""}),
-        (Reasoning("", SEAL), {"type": "thinking", "thinking": "", "signature": "sig"}),
+        (Reasoning("", SIGNATURE), {"type": "thinking", "thinking": "", "signature": "sig"}),
         (Reasoning("", ReasoningSignature("anthropic", {"data": "x"})), {"type": "redacted_thinking", "data": "x"}),
     ],
 )

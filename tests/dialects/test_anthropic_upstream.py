@@ -45,10 +45,10 @@ from toolgate.conversation.request import (
 from toolgate.dialects.dialect import Quirks
 
 HI = Message("user", (Text("hi"),))
-SEAL = ReasoningSignature("anthropic", {"signature": "sig"})
+SIGNATURE = ReasoningSignature("anthropic", {"signature": "sig"})
 SCHEMA = {"type": "object", "properties": {}}
 TOOLS = (ToolDef("a", input_schema=SCHEMA), ToolDef("b", input_schema=SCHEMA))
-MANNER = {"type": "enabled", "budget_tokens": 2048}
+THINKING = {"type": "enabled", "budget_tokens": 2048}
 OLD = Quirks(thinking="budget")
 
 
@@ -251,7 +251,7 @@ def test_inputs_are_objects(part: Part, given: dict[str, Any]) -> None:
 def test_reasoning_that_anthropic_sealed_goes_back_and_no_other() -> None:
     """field: C1, C4, C7"""
     parts = (
-        Reasoning("Hm", SEAL),
+        Reasoning("Hm", SIGNATURE),
         Reasoning("", ReasoningSignature("anthropic", {"data": "secret"})),
         Reasoning("no", ReasoningSignature("openai_responses", {"id": "rs_1"})),
         Reasoning("no"),
@@ -466,8 +466,8 @@ def test_older_models_are_not_asked_to_think_where_that_is_refused(
 @pytest.mark.parametrize(
     "conversation",
     [
-        (HI, assistant(Reasoning("Hm", SEAL), call()), gave()),
-        (HI, assistant(Reasoning("Hm", SEAL), call()), gave(), assistant(call(ID2)), gave(ID2)),
+        (HI, assistant(Reasoning("Hm", SIGNATURE), call()), gave()),
+        (HI, assistant(Reasoning("Hm", SIGNATURE), call()), gave(), assistant(call(ID2)), gave(ID2)),
         (HI, assistant(call()), gave(), assistant(Text("Done.")), HI),
         (HI, assistant(Text("Yes.")), HI),
     ],
@@ -476,7 +476,7 @@ def test_older_models_think_where_the_thinking_came_back_or_is_not_needed(conver
     """field: C1"""
     settings = RequestSettings(thinking=ReasoningSettings(True, "low"), max_tokens=9999)
     body, dropped = written(foreign(*conversation, tools=TOOLS, settings=settings), OLD)
-    assert body["thinking"] == MANNER
+    assert body["thinking"] == THINKING
     assert dropped == ()
 
 
@@ -493,7 +493,7 @@ def test_a_client_of_this_dialect_whose_thinking_is_lost_is_not_refused() -> Non
         {"role": "assistant", "content": [{"type": "tool_use", "id": ID1, "name": "a", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": ID1}]},
     )
-    body, dropped = written(decode_request(*history, thinking=MANNER))
+    body, dropped = written(decode_request(*history, thinking=THINKING))
     assert "thinking" not in body
     assert len(dropped) == 1
     body, dropped = written(decode_request(*history, thinking={"type": "adaptive"}))
@@ -603,7 +603,7 @@ def test_the_sdk_knows_every_field_of_a_rich_request() -> None:
     conversation = (
         Message("system", (Text("One."),)),
         Message("user", (Text("hi"), Media("image", "image/png", PNG), Media("file", "application/pdf", PNG))),
-        assistant(Reasoning("Hm", SEAL), Text("Wait."), call(), call(ID2, "b")),
+        assistant(Reasoning("Hm", SIGNATURE), Text("Wait."), call(), call(ID2, "b")),
         gave(),
         gave(ID2, Media("image", "image/png", PNG), is_error=False),
     )

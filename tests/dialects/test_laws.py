@@ -51,10 +51,10 @@ def _load(folder: str) -> dict[str, Dialect]:
     return {folder if name == "DIALECT" else f"{folder}:{name.lower()}": dialect for name, dialect in found.items()}
 
 
-WITH_SIDE_DOORS = {name: dialect for folder in FOLDERS for name, dialect in _load(folder).items()}
-DIALECTS = {name: dialect for name, dialect in WITH_SIDE_DOORS.items() if ":" not in name}
+WITH_SIDE_ENDPOINTS = {name: dialect for folder in FOLDERS for name, dialect in _load(folder).items()}
+DIALECTS = {name: dialect for name, dialect in WITH_SIDE_ENDPOINTS.items() if ":" not in name}
 
-every_door = pytest.mark.parametrize("dialect", list(WITH_SIDE_DOORS.values()), ids=list(WITH_SIDE_DOORS))
+every_endpoint = pytest.mark.parametrize("dialect", list(WITH_SIDE_ENDPOINTS.values()), ids=list(WITH_SIDE_ENDPOINTS))
 every_dialect = pytest.mark.parametrize("dialect", list(DIALECTS.values()), ids=list(DIALECTS))
 every_pair = pytest.mark.parametrize(
     ("client", "upstream"),
@@ -109,7 +109,7 @@ def test_every_dialect_can_be_imported() -> None:
     assert all(dialect.name == name for name, dialect in DIALECTS.items())
 
 
-@every_door
+@every_endpoint
 @law(40)
 @given(response=responses(), size=st.integers(1, 30))
 def test_1_the_upstream_half_reads_back_what_the_server_half_streams(
@@ -120,7 +120,7 @@ def test_1_the_upstream_half_reads_back_what_the_server_half_streams(
     assert answer_meaning(decoded, unsupported(dialect.name)) == answer_meaning(response, unsupported(dialect.name))
 
 
-@every_door
+@every_endpoint
 @law(40)
 @given(response=responses())
 def test_2_a_whole_answer_means_what_the_streamed_one_means(dialect: Dialect, response: ModelResponse) -> None:
@@ -132,7 +132,7 @@ def test_2_a_whole_answer_means_what_the_streamed_one_means(dialect: Dialect, re
     assert answer_meaning(whole) == answer_meaning(read(dialect, streamed(dialect, response, request), request))
 
 
-@every_door
+@every_endpoint
 @law(25)
 @given(response=responses(), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_3_where_the_bytes_are_split_changes_nothing(
@@ -145,7 +145,7 @@ def test_3_where_the_bytes_are_split_changes_nothing(
     assert fold(decode_frames(dialect, frames, request)) == read(dialect, data, request)
 
 
-@every_door
+@every_endpoint
 @law(40)
 @given(response=responses(), size=st.integers(1, 30))
 def test_4_one_part_is_open_at_a_time(dialect: Dialect, response: ModelResponse, size: int) -> None:
@@ -153,7 +153,7 @@ def test_4_one_part_is_open_at_a_time(dialect: Dialect, response: ModelResponse,
     well_formed(decode_frames(dialect, frames_of(dialect, streamed(dialect, response, request, size)), request))
 
 
-@every_door
+@every_endpoint
 @law(25)
 @given(response=responses(), where=st.floats(0, 1, exclude_max=True))
 def test_5_a_stream_that_is_cut_off_fails_or_was_complete(
@@ -175,7 +175,7 @@ def test_5_a_stream_that_is_cut_off_fails_or_was_complete(
         decode_frames(dialect, [], request)
 
 
-@every_door
+@every_endpoint
 @law(15)
 @given(response=responses(), where=st.floats(0, 1))
 def test_5_an_error_in_a_stream_reaches_the_client(dialect: Dialect, response: ModelResponse, where: float) -> None:
@@ -190,15 +190,15 @@ def test_5_an_error_in_a_stream_reaches_the_client(dialect: Dialect, response: M
         [relay.feed(frame) for frame in frames_of(dialect, data)]
 
 
-@every_door
+@every_endpoint
 @pytest.mark.parametrize(
     "error", [InvalidRequest("Not so."), NotFound("Nowhere."), RateLimited("Too much."), InvalidUpstreamAnswer("?")]
 )
 def test_5_a_refusal_keeps_its_words_and_what_the_client_can_mend_its_status(
     dialect: Dialect, error: ToolgateError
 ) -> None:
-    heard_of = dialect.upstream.decode_error(error.status, {}, dialect.server.encode_error(error))
-    assert (heard_of.message, heard_of.status) == (error.message, error.status)
+    read_back = dialect.upstream.decode_error(error.status, {}, dialect.server.encode_error(error))
+    assert (read_back.message, read_back.status) == (error.message, error.status)
 
 
 @every_dialect
@@ -285,7 +285,7 @@ def test_8_a_seal_returns_to_the_upstream_that_made_it_through_a_client_of_any_d
     assert b"U0VBTEVE" in encode(upstream.upstream.encode_request(back, Quirks())[0])
 
 
-@every_door
+@every_endpoint
 @law(30)
 @given(response=responses(), size=st.integers(1, 30))
 def test_9_a_relayed_stream_means_what_it_meant_before(dialect: Dialect, response: ModelResponse, size: int) -> None:
@@ -300,16 +300,16 @@ def test_9_a_relayed_stream_means_what_it_meant_before(dialect: Dialect, respons
     assert relay.usage == direct.usage
 
 
-@every_door
+@every_endpoint
 @law(20)
 @given(response=responses())
 def test_9_a_relayed_whole_answer_means_what_it_meant_before(dialect: Dialect, response: ModelResponse) -> None:
     request = question(dialect)
     body = decode_event(dialect.server.encode_response(response, request, REPLY))
-    heard_of = dialect.upstream.decode_response(body, request)
-    passed = dialect.upstream.relay_response(body, heard_of, request, REPLY)
+    read_back = dialect.upstream.decode_response(body, request)
+    passed = dialect.upstream.relay_response(body, read_back, request, REPLY)
     direct = answer_meaning(dialect.upstream.decode_response(body, request))
-    assert answer_meaning(heard_of) == direct
+    assert answer_meaning(read_back) == direct
     assert answer_meaning(dialect.upstream.decode_response(decode_event(encode(passed)), request)) == direct
 
 

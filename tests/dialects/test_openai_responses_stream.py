@@ -72,9 +72,9 @@ def test_a_quirk_is_understood(quirk: Quirk, size: int | None) -> None:
 
 @pytest.mark.parametrize("quirk", [case for case, quirk in zip(CASES, QUIRKS, strict=True) if not quirk.fails])
 def test_the_deltas_make_up_the_parts(quirk: Quirk) -> None:
-    spoken = "".join([one.text for one in events_of(quirk.stream) if isinstance(one, PartDelta)])
+    sent = "".join([one.text for one in events_of(quirk.stream) if isinstance(one, PartDelta)])
     whole = [part.arguments if isinstance(part, ToolCall) else getattr(part, "text", "") for part in quirk.parts]
-    assert spoken == "".join(whole)
+    assert sent == "".join(whole)
 
 
 def test_text_is_emitted_as_it_arrives() -> None:

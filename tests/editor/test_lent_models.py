@@ -20,7 +20,7 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 
 
 @pytest.fixture(params=[(dialect, stream) for dialect in DIALECTS for stream in (False, True)], ids=str)
-def said(request: pytest.FixtureRequest, gateway: Gateway) -> Any:
+def start_chat(request: pytest.FixtureRequest, gateway: Gateway) -> Any:
     """Opens a conversation with the lent model by one client, streamed or whole."""
     dialect, stream = request.param
 
@@ -47,18 +47,18 @@ def test_lent_models_are_listed_with_their_window(window: Window, gateway: Gatew
     ]
 
 
-def test_text_arrives(window: Window, said: Any) -> None:
+def test_text_arrives(window: Window, start_chat: Any) -> None:
     window.play([{"text": "Hello "}, {"text": "from the editor."}, {"usage": USAGE}])
-    assert said().ask("Hi").text == "Hello from the editor."
+    assert start_chat().ask("Hi").text == "Hello from the editor."
     [request] = window.requests
     assert request["messages"][-1] == {"role": 1, "parts": [{"text": "Hi"}]}
 
 
-def test_one_tool_and_a_round_trip(window: Window, said: Any) -> None:
+def test_one_tool_and_a_round_trip(window: Window, start_chat: Any) -> None:
     window.play(
         [{"text": "Let me read."}, {"call": "read", "id": "c1", "input": {"path": "a"}}], [{"text": "It is sunny."}]
     )
-    talk = said("read")
+    talk = start_chat("read")
     turn = talk.ask("What does it say?")
     assert (turn.text, list(turn.calls)) == ("Let me read.", ["read"])
     assert talk.answer({turn.calls["read"]: "sunny"}).text == "It is sunny."
@@ -68,10 +68,10 @@ def test_one_tool_and_a_round_trip(window: Window, said: Any) -> None:
     assert [part["parts"] for part in results] == [[{"text": "sunny"}]]
 
 
-def test_several_tools_at_once(window: Window, said: Any) -> None:
+def test_several_tools_at_once(window: Window, start_chat: Any) -> None:
     calls = [{"call": name, "id": f"c-{name}", "input": {"path": name}} for name in ("read", "write")]
     window.play(calls, [{"text": "Both done."}])
-    talk = said("read", "write")
+    talk = start_chat("read", "write")
     turn = talk.ask("Do both.")
     assert sorted(turn.calls) == ["read", "write"]
     assert talk.answer({id: f"did {name}" for name, id in turn.calls.items()}).text == "Both done."

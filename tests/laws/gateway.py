@@ -74,7 +74,7 @@ def call_answer(name: str, arguments: Any, count: int = 1) -> Served:
     return chat_answer("", tool_calls=calls)
 
 
-class Heard(Struct, frozen=True):
+class ReceivedResponse(Struct, frozen=True):
     """Status and body of an answer; status 0 if the connection was closed without one."""
 
     status: int
@@ -271,7 +271,7 @@ class Gateway:
             writer.transport.abort()
             await asyncio.sleep(0)
 
-    async def request(self, method: str, path: str, body: Any = None, *headers: str) -> Heard:
+    async def request(self, method: str, path: str, body: Any = None, *headers: str) -> ReceivedResponse:
         """One request on a connection of its own; `body` is bytes or a value to be written as JSON."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         kind = (
@@ -292,17 +292,19 @@ class Gateway:
         head, _, rest = response.partition(b"\r\n\r\n")
         if b"transfer-encoding: chunked" in head.lower():
             rest = _unchunked(rest)
-        return Heard(int(head.split()[1]) if head.startswith(b"HTTP/") else 0, rest)
+        return ReceivedResponse(int(head.split()[1]) if head.startswith(b"HTTP/") else 0, rest)
 
-    async def post(self, path: str, body: Any, *headers: str) -> Heard:
+    async def post(self, path: str, body: Any, *headers: str) -> ReceivedResponse:
         """A POST."""
         return await self.request("POST", path, body, *headers)
 
-    async def get(self, path: str) -> Heard:
+    async def get(self, path: str) -> ReceivedResponse:
         """A GET."""
         return await self.request("GET", path)
 
-    async def ask(self, client: str, model: str, text: str = "Hi", stream: bool = False, **more: Any) -> Heard:
+    async def ask(
+        self, client: str, model: str, text: str = "Hi", stream: bool = False, **more: Any
+    ) -> ReceivedResponse:
         """A plain question of a client of this dialect."""
         body: dict[str, Any] = {"model": model, "stream": stream, **more}
         if client == "openai_responses":
@@ -313,13 +315,13 @@ class Gateway:
                 del body["max_tokens"]
         return await self.post(PATHS[client], body)
 
-    async def ask_with_tools(self, stream: bool = False, **more: Any) -> Heard:
+    async def ask_with_tools(self, stream: bool = False, **more: Any) -> ReceivedResponse:
         """A question of a Chat client that lets the server run its tools."""
         return await self.ask(
             "openai_chat", "openai_chat", stream=stream, tool_execution="auto", use_server_tools=True, **more
         )
 
-    async def run_tool(self, name: str, **arguments: Any) -> Heard:
+    async def run_tool(self, name: str, **arguments: Any) -> ReceivedResponse:
         """Have the model call a server tool once, and then say that it is done."""
         self.play(call_answer(name, arguments), chat_answer())
         return await self.ask_with_tools()

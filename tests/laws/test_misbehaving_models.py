@@ -43,7 +43,7 @@ EMULATED, PROMOTED = "emulated", "promoted"
 HANGING = 60
 """Seconds after which a request is taken for one that hangs; none comes near."""
 
-Said = ModelResponse | str
+ScriptedAnswer = ModelResponse | str
 
 
 class Fault(Struct, frozen=True):
@@ -52,7 +52,7 @@ class Fault(Struct, frozen=True):
     `choice` is what the client wants of the answer, `calls` says that the right answer is a call.
     """
 
-    native: Said
+    native: ScriptedAnswer
     text: str
     choice: str = "auto"
     calls: bool = False
@@ -151,10 +151,10 @@ def asked(client: str, model: str, stream: bool, own: bool, choice: str) -> dict
 
 def script(fault: Fault, model: str, puts_right: bool) -> ScriptedModel:
     """A model that makes the mistake once and then answers well, or that makes it for ever."""
-    wrong: Said = fault.text if model == EMULATED else fault.native
+    wrong: ScriptedAnswer = fault.text if model == EMULATED else fault.native
     if not puts_right:
         return ScriptedModel(itertools.repeat(wrong))
-    right: Said = (written(RIGHT) if model == EMULATED else native_call(RIGHT)) if fault.calls else WORDS
+    right: ScriptedAnswer = (written(RIGHT) if model == EMULATED else native_call(RIGHT)) if fault.calls else WORDS
     return ScriptedModel(itertools.chain([wrong, right], itertools.repeat(WORDS)))
 
 
@@ -423,7 +423,7 @@ SPELLINGS = ["Get_Weather", "getWeather", "get-weather", "GET.WEATHER", "get wea
 async def test_a_tool_may_be_called_by_another_spelling_of_its_name(place: Place, client: str, model: str) -> None:
     for number, (stream, own) in enumerate(itertools.product((False, True), (False, True))):
         spelling = SPELLINGS[number]
-        called: Said = native_call(RIGHT, spelling) if model in UPSTREAMS else written(RIGHT, spelling)
+        called: ScriptedAnswer = native_call(RIGHT, spelling) if model in UPSTREAMS else written(RIGHT, spelling)
         place.player.scripted = ScriptedModel([called, WORDS])
         async with HttpConnection(place.url) as caller:
             await caller.post(PATHS[client], asked(client, model, stream, own, "auto"))

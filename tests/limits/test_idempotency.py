@@ -213,7 +213,7 @@ async def test_an_answer_on_another_node_is_waited_for(tmp_path: Path) -> None:
 
 async def test_what_a_crash_left_unfinished_is_taken_over_and_carried_out_once(tmp_path: Path) -> None:
     """The first node claims and is never heard of again. (fault: M2)"""
-    path, heard_of = tmp_path / "t.db", StoredIdempotentAnswer(200, [], b"never")
+    path, late = tmp_path / "t.db", StoredIdempotentAnswer(200, [], b"never")
     async with limited_server(
         [ANSWER], path=path, lease=0.3, idempotency=IdempotencyPollingLimits(poll=0.01)
     ) as server:
@@ -226,7 +226,7 @@ async def test_what_a_crash_left_unfinished_is_taken_over_and_carried_out_once(t
         assert {one.status for one in response} == {200}
         assert len({one.body for one in response}) == 1
         assert len(server.model.requests) == 1
-        assert not await dead.keep("ann", "k1", "dead", heard_of, b"s")  # it woke up too late
+        assert not await dead.keep("ann", "k1", "dead", late, b"s")  # it woke up too late
         assert (await server.ask(CHAT, QUESTION, KEY)).body == response[0].body
         await database.aclose()
 

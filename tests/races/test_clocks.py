@@ -247,18 +247,18 @@ async def test_a_call_that_has_begun_is_known_when_its_request_comes_again(two: 
 async def test_a_question_is_answered_once_or_expires_for_good(jump: float) -> None:
     """fault: K-M: its end is a time that people are told, so that a clock set forward may bring it early, and no consent."""
     clock = Clock()
-    async with open_service(options=ApprovalLimits(expiry_seconds=2000), now=clock) as desk:
-        first = await desk.decide(call())
+    async with open_service(options=ApprovalLimits(expiry_seconds=2000), now=clock) as service:
+        first = await service.decide(call())
         assert first.approval is not None
         clock.time += jump
-        found = await desk.find(first.approval, by="ann", any_caller=True)
+        found = await service.find(first.approval, by="ann", any_caller=True)
         assert found.state == ("expired" if jump == HOUR else "pending")
         clock.time -= jump
         if jump != HOUR:
-            assert (await desk.answer(first.approval, True, by="bob", any_caller=True)).state == "approved"
+            assert (await service.answer(first.approval, True, by="bob", any_caller=True)).state == "approved"
             clock.time += jump
-            assert (await desk.decide(call())).stance == "allow"
-        assert (await desk.decide(call())).stance != "allow", "a consent is good once"
+            assert (await service.decide(call())).stance == "allow"
+        assert (await service.decide(call())).stance != "allow", "a consent is good once"
 
 
 def test_nothing_that_waits_asks_for_the_time_of_day() -> None:

@@ -58,10 +58,10 @@ class Client:
 
 def words(items: list[dict[str, Any]], known: set[str]) -> list[str]:
     """Whose each item is."""
-    return [next(word for word in known if f"{word}" in str(_spoken(item)).split('"')) for item in items]
+    return [next(word for word in known if f"{word}" in str(_text_of(item)).split('"')) for item in items]
 
 
-def _spoken(item: dict[str, Any]) -> str:
+def _text_of(item: dict[str, Any]) -> str:
     text = str({name: value for name, value in item.items() if name != "id"})
     return '"'.join(text.replace("'", " ").replace("\\", " ").replace('"', " ").split())
 

@@ -30,9 +30,9 @@ async def test_four_workers_without_a_redis_grant_a_limit_exactly(tmp_path: Path
     """fault: M3"""
     keys = [{"name": "quick", "key": "quick-key", "requests_per_minute": LIMIT}]
     config = {"keys": keys, "models": [{"name": "echo", "upstream": "builtin"}], "log": {"level": "warning"}}
-    with running_server(tmp_path, json.dumps(config), "--workers", "4") as crew:
-        assert len(crew.announced().workers()) == 4
-        assert await burst(crew, "echo") == {200: LIMIT, 429: AT_ONCE * BURSTS - LIMIT}
+    with running_server(tmp_path, json.dumps(config), "--workers", "4") as processes:
+        assert len(processes.announced().workers()) == 4
+        assert await burst(processes, "echo") == {200: LIMIT, 429: AT_ONCE * BURSTS - LIMIT}
 
 
 async def counted_alone(pair: Pair) -> bool:

@@ -53,7 +53,7 @@ class Node:
         self.runs = RunStore(database, name, lease_seconds=LEASE, clock=clock, steady=clock)
         ledger = ApprovalStore(database, Approval, StandingApproval)
         terms = ApprovalLimits(expiry_seconds=STANDS, max_pending_per_run=1000)
-        self.desk = ApprovalService(ApprovalPolicy(), ledger, options=terms, now=clock)
+        self.service = ApprovalService(ApprovalPolicy(), ledger, options=terms, now=clock)
         self.claim: StoredRun | None = None
 
 
@@ -108,7 +108,7 @@ class Races(RuleBasedStateMachine):
             case "approve" | "deny":
                 await self._answer(node, deed == "approve")
             case "deny all":
-                for id in await node.desk.deny_all(by="root", run=self.id):
+                for id in await node.service.deny_all(by="root", run=self.id):
                     self.won.setdefault(id, []).append("denied")
 
     async def _end(self, node: Node, token: int, how: Any) -> None:
@@ -120,7 +120,7 @@ class Races(RuleBasedStateMachine):
         over = self.run.is_over
         if await _unless_lost(node.runs.check(self.id, token)):
             assert not over, "a run that has ended calls a tool"
-            verdict = await node.desk.decide(call(run=self.id, arguments={"run": self.id}))
+            verdict = await node.service.decide(call(run=self.id, arguments={"run": self.id}))
             if verdict.stance == "allow":
                 assert verdict.approval is not None
                 self.used[verdict.approval] += 1
@@ -129,7 +129,7 @@ class Races(RuleBasedStateMachine):
         waiting = [one for one in self.approvals.values() if one.state == "pending"]
         for id in [one.id for one in waiting] or list(self.approvals)[:1]:
             try:
-                self.won.setdefault(id, []).append((await node.desk.answer(id, approve, by="ann")).state)
+                self.won.setdefault(id, []).append((await node.service.answer(id, approve, by="ann")).state)
             except ToolgateError as refused:
                 if refused.status not in (409, 410):
                     raise
@@ -159,7 +159,7 @@ class Races(RuleBasedStateMachine):
         return found
 
     def _approvals(self) -> Mapping[str, Approval]:
-        found = self._run(self.nodes[1].desk.approvals("ann"))
+        found = self._run(self.nodes[1].service.approvals("ann"))
         return {one.id: one for one in found if one.run == self.id}
 
     def _run(self, work: Awaitable[T]) -> T:

@@ -122,10 +122,10 @@ async def test_the_first_of_several_changes_may_fail(database: Database) -> None
     assert await database.read(keys) == ["a", "b"]
 
 
-@pytest.mark.parametrize("trouble", ["full", "wrong"])
-async def test_a_change_that_ends_the_transaction_fails_alone(database: Database, trouble: str) -> None:
+@pytest.mark.parametrize("problem", ["full", "wrong"])
+async def test_a_change_that_ends_the_transaction_fails_alone(database: Database, problem: str) -> None:
     def fail(db: SqlConnection) -> None:
-        db.execute(ADD, ("x" * 5_000_000 if trouble == "full" else "lost",))
+        db.execute(ADD, ("x" * 5_000_000 if problem == "full" else "lost",))
         db.execute("INSERT INTO no_such_table VALUES (1)")
 
     await database.read(lambda db: db.execute("PRAGMA max_page_count = 1000").fetchall())
@@ -133,7 +133,7 @@ async def test_a_change_that_ends_the_transaction_fails_alone(database: Database
         database, database.change(adding("a")), database.change(fail), database.change(adding("b"))
     )
     assert seen[::2] == ["a", "b"]
-    assert isinstance(seen[1], GatewayOverloaded if trouble == "full" else sqlite3.OperationalError)
+    assert isinstance(seen[1], GatewayOverloaded if problem == "full" else sqlite3.OperationalError)
     assert await database.read(keys) == ["a", "b"]
 
 

@@ -34,14 +34,14 @@ async def test_names_may_hold_anything(database: Database) -> None:
 
 async def test_two_processes_see_each_others_spending_once_it_is_written(storage_url: str) -> None:
     one, two = Database(storage_url), Database(storage_url)
-    purses = [LocalBudgets(SpendingStore(each), every=60) for each in (one, two)]
-    for purse in purses:
-        await purse.open()
-        purse.spend("ann", 1.0)
-    await asyncio.gather(*[purse.flush() for purse in purses])
-    purses[0].spend("ann", 0.5)
-    await purses[0].aclose()
-    assert purses[0].spent("ann", "total") == 2.5
-    await purses[1].aclose()
+    all_budgets = [LocalBudgets(SpendingStore(each), every=60) for each in (one, two)]
+    for budgets in all_budgets:
+        await budgets.open()
+        budgets.spend("ann", 1.0)
+    await asyncio.gather(*[budgets.flush() for budgets in all_budgets])
+    all_budgets[0].spend("ann", 0.5)
+    await all_budgets[0].aclose()
+    assert all_budgets[0].spent("ann", "total") == 2.5
+    await all_budgets[1].aclose()
     await one.aclose()
     await two.aclose()

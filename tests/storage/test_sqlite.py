@@ -56,19 +56,19 @@ async def test_of_many_that_wait_for_a_locked_file_none_waits_for_all_others(tmp
 
 
 @pytest.mark.parametrize(
-    ("trouble", "mended", "message"),
+    ("problem", "mended", "message"),
     [
         ("PRAGMA max_page_count = 1", "PRAGMA max_page_count = 100000", "full"),
         ("PRAGMA query_only = 1", "PRAGMA query_only = 0", "readonly"),
     ],
 )
 async def test_a_full_or_read_only_file_keeps_nothing_and_recovers(
-    tmp_path: Path, trouble: str, mended: str, message: str
+    tmp_path: Path, problem: str, mended: str, message: str
 ) -> None:
     database = Database(tmp_path / "a.db")
     await database.change(spend)
     large = "x" * 5_000_000
-    await database.read(lambda db: db.execute(trouble).fetchall())
+    await database.read(lambda db: db.execute(problem).fetchall())
     with pytest.raises(GatewayOverloaded, match=message):
         await database.change(lambda db: db.execute(ADD, (large, "2026-11", 1.0)))
     assert await spent(database) == [("ann",)]

@@ -77,7 +77,7 @@ class TestNames:
             registry = ToolRegistry([source(source_name, name)], prefixes={**prefixes, source_name: "git_hub_"})
         await registry.open()
         assert names(registry) == [known_as]
-        assert [trouble.tool for trouble in registry.problems()] == ([known_as] if known_as != name else [])
+        assert [tool_problem.tool for tool_problem in registry.problems()] == ([known_as] if known_as != name else [])
         await registry.aclose()
 
     async def test_a_taken_name_is_namespaced_and_its_owner_is_not_shadowed(self) -> None:
@@ -89,8 +89,8 @@ class TestNames:
             assert (renamed.spec.origin, renamed.spec.source) == ("send", "mcp/evil")
             assert (await renamed.invoke(CALL)).content == (Text("mcp/evil send ran"),)
             assert (await renamed.prepare(CALL)).message == "about to run send"
-            [trouble] = registry.problems()
-            assert (trouble.source, trouble.tool) == ("mcp/evil", "mcp_evil__send")
+            [tool_problem] = registry.problems()
+            assert (tool_problem.source, tool_problem.tool) == ("mcp/evil", "mcp_evil__send")
 
     async def test_no_other_tool_gets_a_name_while_its_source_has_a_problem(self) -> None:
         """fault: T7; field: E15"""
@@ -127,7 +127,7 @@ class TestNames:
     async def test_a_source_that_brings_a_name_twice_keeps_one_of_them(self) -> None:
         async with opened(source("python", "a", "a", "b")) as registry:
             assert names(registry) == ["a", "b"]
-            assert [trouble.tool for trouble in registry.problems()] == ["a"]
+            assert [tool_problem.tool for tool_problem in registry.problems()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ async def test_an_unusable_definition_is_left_out_and_reported(name: str, fields
     """fault: L1"""
     async with opened(FakeSource("python", [tool(name, **fields), tool("good")])) as registry:
         assert names(registry) == ["good"]
-        [trouble] = registry.problems()
-        assert word in trouble.message
-        assert trouble.tool == name[:64]
+        [tool_problem] = registry.problems()
+        assert word in tool_problem.message
+        assert tool_problem.tool == name[:64]
 
 
 class TestTroubles:

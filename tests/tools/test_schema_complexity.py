@@ -130,7 +130,9 @@ def test_its_tool_is_left_out_and_shown_as_a_problem_of_its_source(name: str) ->
         registry = ToolRegistry([FakeSource("python", [good, bad])])
         await registry.open()
         assert [tool.spec.name for tool in registry.tools()] == ["good"]
-        assert [(trouble.tool, why in trouble.message) for trouble in registry.problems()] == [("bad", True)]
+        assert [(tool_problem.tool, why in tool_problem.message) for tool_problem in registry.problems()] == [
+            ("bad", True)
+        ]
         await registry.aclose()
 
     asyncio.run(scene())

@@ -32,7 +32,7 @@ async def read(answer: ModelStream) -> list[StepEvent]:
     return [event async for batch in answer.events() for event in batch]
 
 
-class Heard:
+class FakeRelayStats:
     usage = Usage(1, 2)
     reason = "stop"
     calls = 0
@@ -69,7 +69,7 @@ class RelayableAnswer:
 class RetoldFrames:
     def __init__(self, frames: Sequence[bytes | Exception]) -> None:
         self.frames = frames
-        self.relay = Heard()
+        self.relay = FakeRelayStats()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for frame in self.frames:
@@ -92,7 +92,7 @@ class Always:
         return self.outcome
 
 
-class Desk:
+class PendingModel:
     """A model whose every question waits, in `pending`, until the test settles it."""
 
     def __init__(self) -> None:

@@ -63,13 +63,13 @@ def measure(field: Field, server: Standing) -> Iterator[Figure]:
     """One request at a time, the cases in turns."""
     chosen = [case for case in cases() if field.wants(NAME, case.line)]
     for case in chosen:
-        _heard(server, case)
-    turns = [[_heard(server, case) for case in chosen] for _ in range(field.pace.repeats)]
+        _outcome_of(server, case)
+    turns = [[_outcome_of(server, case) for case in chosen] for _ in range(field.pace.repeats)]
     for at, case in enumerate(chosen):
         yield _figure(case, [turn[at] for turn in turns])
 
 
-def _heard(server: Standing, case: Case) -> Outcome:
+def _outcome_of(server: Standing, case: Case) -> Outcome:
     job = server.job(case.route, case.shape, FEW if case.tool_seconds else REQUESTS, connections=1)
     assert job is not None
     return load(job)

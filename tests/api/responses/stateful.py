@@ -129,9 +129,9 @@ async def stateful(
     runs = RunStore(database, this_node(), is_gone=is_gone)
     executor = make_executor(f"sqlite:///{path}" if path else "sqlite://", database, runs.node, telemetry)
     keys = Authenticator(KEYS)
-    workshop = ToolService(config, database, telemetry, sources)
+    tool_service = ToolService(config, database, telemetry, sources)
     router = Router([ModelRoute("m", player)])
-    conversations = ChatHandler(router, StreamKeepaliveTimings(), telemetry, workshop.tool_runs)
+    conversations = ChatHandler(router, StreamKeepaliveTimings(), telemetry, tool_service.tool_runs)
     services = BackgroundServices(conversations, keys.named)
     state = ConversationsAndBackground(
         database,
@@ -152,12 +152,12 @@ async def stateful(
             await app(scope, receive, send)
             return
         await receive()
-        await workshop.open()
+        await tool_service.open()
         state.open()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await state.aclose()
-        await workshop.aclose()
+        await tool_service.aclose()
         await database.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 

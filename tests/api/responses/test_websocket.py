@@ -513,8 +513,8 @@ def test_a_socket_sends_the_same_events_as_a_stream(response: ModelResponse) -> 
             model: ScriptedModel = server.play(response, response)
             streamed = await over_http(server, request)
             await socket.create()
-            spoken = await socket.receive_all()
-            assert alike(spoken) == alike(streamed)
+            sent = await socket.receive_all()
+            assert alike(sent) == alike(streamed)
             assert len(model.requests) == 2
 
     asyncio.run(compare())

@@ -66,10 +66,10 @@ def tool(source: McpSource, origin: str = "echo") -> McpTool:
     return next(tool for tool in source.tools if tool.spec.origin == origin)
 
 
-def calling(arguments: dict[str, Any] | str = "{}", tell: ReportProgress = ignore_progress) -> ToolCallInput:
+def calling(arguments: dict[str, Any] | str = "{}", report_progress: ReportProgress = ignore_progress) -> ToolCallInput:
     """Make an invocation with these arguments."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return ToolCallInput("call_1", json.loads(text), text, report=tell)
+    return ToolCallInput("call_1", json.loads(text), text, report=report_progress)
 
 
 def noted(state: Path, name: str) -> list[str]:

@@ -32,7 +32,7 @@ async def test_the_sdks_server_is_listed_and_called(handshake: bool, whole: bool
         assert (spec.display_name, spec.description, spec.name) == ("Add two", "Adds numbers.", "box_add")
         assert spec.output_schema is not None
         assert (await tool(source, "add").invoke(calling({"a": 1, "b": 2}))).structured == {"total": 3}
-        assert (await tool(source, "walk").invoke(calling(tell=emitted.append))).content == (Text("there"),)
+        assert (await tool(source, "walk").invoke(calling(report_progress=emitted.append))).content == (Text("there"),)
         assert whole or [progress.message for progress in emitted] == ["step 1", "step 2", "step 3"]
         assert (await tool(source, "add").invoke(calling({"a": "x", "b": 2}))).is_error
 

@@ -196,7 +196,7 @@ async def test_progress_is_reported_whether_its_token_comes_back_as_a_number_or_
     """field: E34"""
     emitted: list[CallProgressUpdate] = []
     async with opened(source_of(mock(mode, tmp_path))) as source:
-        await tool(source).invoke(calling(tell=emitted.append))
+        await tool(source).invoke(calling(report_progress=emitted.append))
     assert [progress.done for progress in emitted] == [1.0, 2.0, 3.0][:steps]
 
 

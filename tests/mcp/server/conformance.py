@@ -42,28 +42,28 @@ SCHEMA = {
 MIRRORED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
 
-async def counts(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+async def counts(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
     for done in (0, 50, 100):
-        tell(CallProgressUpdate(done=done, total=100))
+        report_progress(CallProgressUpdate(done=done, total=100))
         await asyncio.sleep(0.05)
     return text_output("counted")
 
 
-async def chats(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+async def chats(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
     for message in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-        tell(CallProgressUpdate(message))
+        report_progress(CallProgressUpdate(message))
         await asyncio.sleep(0.05)
     return text_output("chatted")
 
 
-async def fails(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+async def fails(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
     raise ToolCallFailed("This tool intentionally returns an error for testing")
 
 
 def conformance_catalog() -> FakeToolCatalog:
     """Every tool the suite calls, save those that would ask the client for something."""
 
-    async def change(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+    async def change(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
         made.add(*tool(f"made_{len(made.all)}"))
         return text_output("changed")
 

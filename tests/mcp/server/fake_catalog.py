@@ -35,7 +35,7 @@ def tool(name: str, run: Run | ToolOutput | str = "done", **fields: Any) -> tupl
     """Make a tool that runs a function, or always returns the same output."""
     output = text_output(run) if isinstance(run, str) else run
 
-    async def always(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+    async def always(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
         assert isinstance(output, ToolOutput)
         return output
 
@@ -63,7 +63,13 @@ class FakeToolCatalog:
         return next((spec for spec in self.tools(caller) if spec.name == name), None)
 
     async def call(
-        self, caller: Caller, name: str, arguments: Mapping[str, Any], text: str, tell: ReportProgress, session: str
+        self,
+        caller: Caller,
+        name: str,
+        arguments: Mapping[str, Any],
+        text: str,
+        report_progress: ReportProgress,
+        session: str,
     ) -> ToolOutput:
         spec = self.find(caller, name)
         if spec is None:
@@ -71,7 +77,7 @@ class FakeToolCatalog:
         self.calls.append((caller.name, name, dict(arguments), text, session))
         for wrong in jsonschema_rs.validator_for(dict(spec.input_schema)).iter_errors(dict(arguments)):
             raise ToolCallFailed(f"The arguments do not fit: {wrong.message}")
-        return await self.all[name][1](arguments, tell)
+        return await self.all[name][1](arguments, report_progress)
 
     def subscribe(self, on_change: OnChange) -> Callable[[], None]:
         self.listeners.add(on_change)
@@ -92,7 +98,7 @@ class BlockingTool:
         self.cancelled = asyncio.Event()
         self.release = asyncio.Event()
 
-    async def __call__(self, arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+    async def __call__(self, arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
         self.begun.set()
         try:
             await self.release.wait()

@@ -13,7 +13,7 @@ from toolgate.cli.mcp import serve_stdio
 from toolgate.tools.tool import ReportProgress, ToolOutput
 
 
-async def prints(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+async def prints(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
     print("this must not reach the client", flush=True)
     await (await asyncio.create_subprocess_shell("echo nor this; cat")).wait()
     return text_output(f"printed, and stdin is {'empty' if os.read(0, 1) == b'' else 'not'}")
@@ -23,7 +23,7 @@ async def prints(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutp
 async def opening() -> AsyncIterator[FakeToolCatalog]:
     waiting = BlockingTool()
 
-    async def was_cancelled(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+    async def was_cancelled(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
         await waiting.cancelled.wait()
         return text_output("yes")
 

@@ -149,8 +149,8 @@ async def test_a_token_for_another_audience_is_not_used(tmp_path: Path, monkeypa
     guarded.access = jwt(aud=["https://bank.example"])
     async with serving(guarded) as guarded.web:
         async with at_work(tools=away(f"{guarded.base}/mcp")) as work:
-            [trouble] = await soon(lambda: _troubled(work))
-            assert "a token for another audience" in trouble
+            [problem] = await soon(lambda: _troubled(work))
+            assert "a token for another audience" in problem
         assert all(guarded.access not in asked.headers.get("authorization", "") for asked in guarded.web.asked)
 
 

@@ -195,10 +195,10 @@ def test_a_session_follows_what_its_caller_may_do_now() -> None:
 
 
 async def test_a_tool_that_goes_on_telling_after_its_end_is_not_noticed() -> None:
-    tells: list[ReportProgress] = []
+    reporters: list[ReportProgress] = []
 
-    async def lingers(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
-        tells.append(tell)
+    async def lingers(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
+        reporters.append(report_progress)
         return text_output("done")
 
     received: list[Any] = []
@@ -206,5 +206,5 @@ async def test_a_tool_that_goes_on_telling_after_its_end_is_not_noticed() -> Non
     service = McpMethods(catalog, ToolUpdateListeners(catalog.subscribe))
     request = RpcRequest(1, "tools/call", {"name": "lingers", "_meta": {"progressToken": 1}})
     await service.reply(request, McpClientState(Caller("me", frozenset())), received.append, lambda defect: None)
-    tells[0](CallProgressUpdate("still here"))
+    reporters[0](CallProgressUpdate("still here"))
     assert received == []

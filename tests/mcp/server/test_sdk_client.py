@@ -53,12 +53,10 @@ async def everything(client: Client) -> tuple[list[str], int]:
     return names, pages
 
 
-@pytest.mark.parametrize(
-    ("era", "spoken"), [(WITH_HANDSHAKE, "2025-11-25"), (STATELESS, STATELESS), ("auto", STATELESS)]
-)
-async def test_clients_with_and_without_handshake_are_served(era: str, spoken: str) -> None:
+@pytest.mark.parametrize(("era", "sent"), [(WITH_HANDSHAKE, "2025-11-25"), (STATELESS, STATELESS), ("auto", STATELESS)])
+async def test_clients_with_and_without_handshake_are_served(era: str, sent: str) -> None:
     async with shown(FakeToolCatalog(tool("one")), era) as client:
-        assert client.protocol_version == spoken
+        assert client.protocol_version == sent
         assert [one.name for one in (await client.list_tools()).tools] == ["one"]
 
 
@@ -133,7 +131,7 @@ async def test_structured_output_comes_with_its_text_and_its_meta(era: str) -> N
 
 @ERAS
 async def test_what_fails_in_a_tool_is_reported_to_the_model(era: str) -> None:
-    async def fails(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+    async def fails(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
         raise ToolCallFailed("No such city; try a larger one.")
 
     catalog = FakeToolCatalog(tool("fails", fails), tool("weather", input_schema=CITY))
@@ -158,7 +156,7 @@ async def test_an_unknown_tool_is_a_mistake_of_the_client(era: str) -> None:
 
 @ERAS
 async def test_a_defect_is_not_reported_in_detail(era: str) -> None:
-    async def breaks(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+    async def breaks(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
         raise ZeroDivisionError("inner matters")
 
     async with shown(FakeToolCatalog(tool("breaks", breaks)), era) as client:
@@ -169,14 +167,14 @@ async def test_a_defect_is_not_reported_in_detail(era: str) -> None:
 
 @ERAS
 async def test_progress_is_sent_to_clients_that_requested_it_and_always_grows(era: str) -> None:
-    async def counts(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
+    async def counts(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
         for progress in (
             CallProgressUpdate("begun"),
             CallProgressUpdate(done=5, total=10),
             CallProgressUpdate("still", 5, 10),
             CallProgressUpdate(done=10),
         ):
-            tell(progress)
+            report_progress(progress)
         return text_output("counted")
 
     received: list[tuple[float, float | None, str | None]] = []
@@ -201,8 +199,8 @@ async def test_progress_is_sent_to_clients_that_requested_it_and_always_grows(er
 
 @ERAS
 async def test_progress_messages_are_log_messages_for_clients_that_requested_those(era: str) -> None:
-    async def chats(arguments: Mapping[str, Any], tell: ReportProgress) -> ToolOutput:
-        tell(CallProgressUpdate("reading"))
+    async def chats(arguments: Mapping[str, Any], report_progress: ReportProgress) -> ToolOutput:
+        report_progress(CallProgressUpdate("reading"))
         return text_output("read")
 
     received: list[tuple[str, str | None, Any]] = []

@@ -68,11 +68,13 @@ def spec_of(registry: lm.Registry, name: str) -> ServerToolDefinition:
 
 
 async def run(
-    registry: lm.Registry, name: str, tell: Callable[[CallProgressUpdate], None] = print, **arguments: Any
+    registry: lm.Registry, name: str, report_progress: Callable[[CallProgressUpdate], None] = print, **arguments: Any
 ) -> ToolOutput:
     tool = registry.find(name)
     assert tool is not None
-    return await tool.invoke(ToolCallInput("call_1", arguments, msgspec.json.encode(arguments).decode(), report=tell))
+    return await tool.invoke(
+        ToolCallInput("call_1", arguments, msgspec.json.encode(arguments).decode(), report=report_progress)
+    )
 
 
 def test_a_function_is_described_by_its_name_docstring_and_hints(registry: lm.Registry) -> None:

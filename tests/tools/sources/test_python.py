@@ -64,10 +64,12 @@ def tool_of(source: ToolSource, name: str) -> Tool:
 
 
 async def run(
-    source: ToolSource, tool: str, tell: Callable[[CallProgressUpdate], None] = print, /, **arguments: Any
+    source: ToolSource, tool: str, report_progress: Callable[[CallProgressUpdate], None] = print, /, **arguments: Any
 ) -> Any:
     text = msgspec.json.encode(arguments).decode()
-    output = await tool_of(source, tool).invoke(ToolCallInput("call_1", arguments, text, key="k1", report=tell))
+    output = await tool_of(source, tool).invoke(
+        ToolCallInput("call_1", arguments, text, key="k1", report=report_progress)
+    )
     return (
         output.structured
         if output.structured is not None

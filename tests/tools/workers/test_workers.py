@@ -172,9 +172,11 @@ class Workers:
         self.pool = ToolWorkerPool(limits)
         self.place = place
 
-    async def call(self, tool: str, tell: ReportProgress = ignore_progress, /, **arguments: Any) -> ToolOutput:
+    async def call(
+        self, tool: str, report_progress: ReportProgress = ignore_progress, /, **arguments: Any
+    ) -> ToolOutput:
         answer = await self.pool.request(
-            frames.ToolWorkerInvokeFrame(self.place, tool, arguments, ToolInvocationToken()), tell
+            frames.ToolWorkerInvokeFrame(self.place, tool, arguments, ToolInvocationToken()), report_progress
         )
         match answer:
             case frames.ToolWorkerResultFrame():

@@ -34,13 +34,13 @@ class ScriptedGeneration:
         self, engine: Scripted, output: str | frames.GenerationFrame | Exception, over: Callable[[], None]
     ) -> None:
         self._engine = engine
-        self._said = output
+        self._output = output
         self._over = over
         self._open = True
 
     async def __aiter__(self) -> AsyncIterator[frames.GenerationFrame]:
         yield frames.EnginePromptProgressFrame(1, 5, 5)
-        match self._said:
+        match self._output:
             case str(text):
                 words = text.split(" ")
                 for number, word in enumerate(words):

@@ -216,13 +216,13 @@ async def test_arguments_that_are_cut_off_are_shown_as_incomplete() -> None:
             super().generate(order, over)
             return _cut()
 
-    async def _told() -> Any:
+    async def _emitted() -> Any:
         yield frames.EngineTextFrame(1, '{"city": "Ro')
         yield frames.EngineGenerationEndFrame(1, "length", 10, 0, 5)
 
     class _cut:
         def __aiter__(self) -> Any:
-            return _told()
+            return _emitted()
 
         def cancel(self) -> None:
             pass

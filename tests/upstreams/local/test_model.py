@@ -253,10 +253,10 @@ class Slow:
         self,
         weights: Weights,
         cache: WeightsCache,
-        tell: Callable[[DownloadProgress], None],
+        report: Callable[[DownloadProgress], None],
         abandoned: threading.Event,
     ) -> Path:
-        tell(DownloadProgress(weights.name, "hub", weights.size // 2, weights.size))
+        report(DownloadProgress(weights.name, "hub", weights.size // 2, weights.size))
         while not (self.go.wait(0.01) or abandoned.is_set()):
             pass
         return self._then()
@@ -297,7 +297,7 @@ async def test_weights_that_could_not_be_fetched_are_tried_again_by_the_next_req
 ) -> None:
     found: list[Path] = []
 
-    def fetch(weights: Weights, cache: WeightsCache, tell: Any, abandoned: threading.Event) -> Path:
+    def fetch(weights: Weights, cache: WeightsCache, report: Any, abandoned: threading.Event) -> Path:
         if not found:
             raise WeightsUnavailable("there is no network")
         return found[0]

@@ -51,10 +51,10 @@ class Deliverer:
         self.asked = 0
         self._delivered = delivered
 
-    def __call__(self, weights: Weights, part: Path, tell: Callable[[int], None], abandoned: threading.Event) -> None:
+    def __call__(self, weights: Weights, part: Path, report: Callable[[int], None], abandoned: threading.Event) -> None:
         self.asked += 1
         part.write_bytes(self._delivered)
-        tell(len(self._delivered))
+        report(len(self._delivered))
 
 
 class HubServer(ThreadingHTTPServer):
@@ -131,11 +131,11 @@ def test_a_hub_that_knows_no_ranges_is_read_anew(cache: WeightsCache, monkeypatc
 def test_what_was_abandoned_stops_and_keeps_what_came(tmp_path: Path) -> None:
     abandoned, part = threading.Event(), tmp_path / "part"
 
-    def tell(done: int) -> None:
+    def report(done: int) -> None:
         abandoned.set()
 
     with serving(HubServer()) as server, pytest.raises(DownloadAbandoned):
-        hub_download.download(server.url, part, TINY.size, tell, abandoned)
+        hub_download.download(server.url, part, TINY.size, report, abandoned)
     assert 0 < part.stat().st_size < TINY.size
 
 

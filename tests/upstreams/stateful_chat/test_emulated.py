@@ -24,7 +24,7 @@ class Weatherman:
     """A peer that writes a call to its first message and an answer to the second; keeps what it was told."""
 
     def __init__(self, call: str) -> None:
-        self.heard: list[tuple[str, str]] = []
+        self.received: list[tuple[str, str]] = []
         self._call = call
         self._created = 0
 
@@ -38,8 +38,8 @@ class Weatherman:
                     created = {"type": "conversation_created", "id": id, "conversation": f"c{self._created}"}
                     await connection.send(json.dumps(created))
                 case {"type": "send_message", "id": id, "conversation": conversation, "text": output}:
-                    self.heard.append((conversation, output))
-                    answer = self._call if len(self.heard) % 2 else "It rains."
+                    self.received.append((conversation, output))
+                    answer = self._call if len(self.received) % 2 else "It rains."
                     for letter in answer:
                         await connection.send(json.dumps({"type": "delta", "id": id, "text": letter}))
                     await connection.send(json.dumps({"type": "done", "id": id}))
@@ -64,6 +64,6 @@ async def test_a_round_of_tools_stays_in_one_conversation(syntax: str) -> None:
         last = await parts(model, *asked, turn, result)
         assert last == (Text("It rains."),)
         await parts(model, *asked, turn, result, Message("assistant", last), Message("user", (Text("And Rome?"),)))
-    assert [conversation for conversation, _ in man.heard] == ["c1", "c1", "c1"]
-    assert "Be brief." not in man.heard[1][1]
-    assert "rain" in man.heard[1][1]
+    assert [conversation for conversation, _ in man.received] == ["c1", "c1", "c1"]
+    assert "Be brief." not in man.received[1][1]
+    assert "rain" in man.received[1][1]

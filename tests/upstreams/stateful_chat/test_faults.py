@@ -28,7 +28,7 @@ KIB = 1024
 WELCOME = {"type": "welcome", "protocol": 1}
 
 
-async def tell(connection: Any, frame: dict[str, Any]) -> None:
+async def send_frame(connection: Any, frame: dict[str, Any]) -> None:
     await connection.send(json.dumps(frame))
 
 
@@ -39,9 +39,9 @@ def scripted(answer: Callable[[Any, str], Any]) -> Callable[[Any], Any]:
         async for text in connection:
             match json.loads(text):
                 case {"type": "hello"}:
-                    await tell(connection, WELCOME)
+                    await send_frame(connection, WELCOME)
                 case {"type": "create_conversation", "id": id}:
-                    await tell(connection, {"type": "conversation_created", "id": id, "conversation": "c"})
+                    await send_frame(connection, {"type": "conversation_created", "id": id, "conversation": "c"})
                 case {"type": "send_message", "id": id}:
                     await answer(connection, id)
 
@@ -160,12 +160,12 @@ async def test_a_known_frame_with_a_wrong_field_is_no_frame(frame: str) -> None:
 
 async def test_frames_of_unknown_types_and_fields_and_ids_are_ignored() -> None:
     async def answer(connection: Any, id: str) -> None:
-        await tell(connection, {"type": "mood", "id": 7, "text": {}})
-        await tell(connection, {"type": "delta", "id": "nobody", "text": "not yours"})
-        await tell(connection, {"type": "delta", "id": id, "text": "yours", "colour": "red"})
-        await tell(connection, {"type": "ping"})
-        await tell(connection, {"type": "done", "id": id, "reason": "length"})
-        await tell(connection, {"type": "delta", "id": id, "text": "too late"})
+        await send_frame(connection, {"type": "mood", "id": 7, "text": {}})
+        await send_frame(connection, {"type": "delta", "id": "nobody", "text": "not yours"})
+        await send_frame(connection, {"type": "delta", "id": id, "text": "yours", "colour": "red"})
+        await send_frame(connection, {"type": "ping"})
+        await send_frame(connection, {"type": "done", "id": id, "reason": "length"})
+        await send_frame(connection, {"type": "delta", "id": id, "text": "too late"})
 
     async with answering(scripted(answer)) as model:
         events = await emitted(await model.ask(request("hi")))
@@ -187,7 +187,7 @@ async def test_a_peer_may_answer_in_fragments() -> None:
     async def answer(connection: Any, id: str) -> None:
         text = json.dumps({"type": "delta", "id": id, "text": "grüße"}, ensure_ascii=False)
         await connection.send(iter(text))
-        await tell(connection, {"type": "done", "id": id})
+        await send_frame(connection, {"type": "done", "id": id})
 
     async with answering(scripted(answer)) as model:
         assert "grüße" in str(await emitted(await model.ask(request("hi"))))
@@ -198,9 +198,9 @@ async def test_an_answer_to_create_conversation_that_names_none_is_garbled() -> 
         async for text in connection:
             match json.loads(text):
                 case {"type": "hello"}:
-                    await tell(connection, WELCOME)
+                    await send_frame(connection, WELCOME)
                 case {"id": id}:
-                    await tell(connection, {"type": "done", "id": id})
+                    await send_frame(connection, {"type": "done", "id": id})
 
     async with answering(handler) as model:
         with pytest.raises(InvalidUpstreamAnswer, match="without a conversation"):
@@ -225,10 +225,10 @@ async def test_heartbeats_keep_a_silent_connection_open() -> None:
         async for text in connection:
             match json.loads(text):
                 case {"type": "hello"}:
-                    await tell(connection, WELCOME)
+                    await send_frame(connection, WELCOME)
                 case {"type": "ping"}:
                     pings += 1
-                    await tell(connection, {"type": "pong"})
+                    await send_frame(connection, {"type": "pong"})
 
     async with scripted_peer(handler, replace(QUICK, heartbeat=0.25)) as peer:
         connection = await peer.connection()
@@ -247,7 +247,7 @@ async def test_a_message_longer_than_the_peer_takes_is_refused_before_it_is_sent
 
 async def test_a_peer_that_does_not_read_is_timed_out() -> None:
     async def handler(connection: Any) -> None:
-        await tell(connection, WELCOME)
+        await send_frame(connection, WELCOME)
         connection.transport.pause_reading()
         await over.wait()
         connection.transport.abort()
@@ -287,7 +287,7 @@ async def test_tls_is_verified_or_nothing_is_sent(trusted: bool) -> None:
     authority = trustme.CA()
 
     async def handler(connection: Any) -> None:
-        await tell(connection, WELCOME)
+        await send_frame(connection, WELCOME)
         await connection.wait_closed()
 
     async with serve(handler, "127.0.0.1", 0, ssl=server_tls(authority)) as server:
@@ -331,7 +331,7 @@ async def test_a_close_instead_of_a_welcome_is_reported_with_its_reason(close: i
 
 async def test_a_peer_of_another_protocol_version_is_refused() -> None:
     async def handler(connection: Any) -> None:
-        await tell(connection, {"type": "welcome", "protocol": 2})
+        await send_frame(connection, {"type": "welcome", "protocol": 2})
         await connection.wait_closed()
 
     async with answering(handler) as model:
@@ -401,7 +401,7 @@ async def test_concurrent_requests_share_one_attempt_to_connect() -> None:
     async def handler(connection: Any) -> None:
         nonlocal opened
         opened += 1
-        await tell(connection, WELCOME)
+        await send_frame(connection, WELCOME)
         await connection.wait_closed()
 
     async with scripted_peer(handler) as peer:

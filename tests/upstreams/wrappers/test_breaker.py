@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.typed import given, of
-from tests.upstreams.wrapping import REQUEST, Always, Clock, Desk, RelayableAnswer, down, read, relayable, settle
+from tests.upstreams.wrapping import (
+    REQUEST,
+    Always,
+    Clock,
+    PendingModel,
+    RelayableAnswer,
+    down,
+    read,
+    relayable,
+    settle,
+)
 from toolgate.conversation.errors import (
     GatewayOverloaded,
     InvalidUpstreamAnswer,
@@ -85,7 +95,7 @@ async def test_what_is_not_the_upstreams_fault_does_not_count(fault: Exception) 
 
 
 async def test_a_client_that_leaves_does_not_count() -> None:
-    breaker = CircuitBreaker(Desk(), failures=1, clock=Clock())
+    breaker = CircuitBreaker(PendingModel(), failures=1, clock=Clock())
     asking = asyncio.create_task(breaker.ask(REQUEST))
     await settle()
     asking.cancel()
@@ -140,11 +150,11 @@ async def test_a_share_of_failures_opens_the_circuit_though_never_in_a_row() -> 
 
 async def test_one_probe_at_a_time_is_let_through_after_the_cooldown_fault_L5() -> None:
     clock = Clock()
-    desk = Desk()
-    breaker = CircuitBreaker(desk, failures=1, cooldown=10, clock=clock)
+    pending_model = PendingModel()
+    breaker = CircuitBreaker(pending_model, failures=1, cooldown=10, clock=clock)
     failing = asyncio.create_task(breaker.ask(REQUEST))
     await settle()
-    desk.pending[0].set_exception(down())
+    pending_model.pending[0].set_exception(down())
     await asyncio.wait([failing])
     assert isinstance(failing.exception(), UpstreamUnavailable)
     clock.now += 10
@@ -155,8 +165,8 @@ async def test_one_probe_at_a_time_is_let_through_after_the_cooldown_fault_L5() 
     with pytest.raises(UpstreamUnavailable) as raised:
         await breaker.ask(REQUEST)
     assert raised.value.retry_after == 1
-    assert len(desk.pending) == 1
-    desk.pending[0].set_result(scripted_answer([StepStart(), StepEnd("stop")]))
+    assert len(pending_model.pending) == 1
+    pending_model.pending[0].set_result(scripted_answer([StepStart(), StepEnd("stop")]))
     await probe
     assert breaker.ready
 
@@ -252,9 +262,9 @@ class TheCircuitGuardsAndRecovers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.clock, self.desk = Clock(), Desk()
+        self.clock, self.pending_model = Clock(), PendingModel()
         self.breaker = CircuitBreaker(
-            self.desk, failures=self.FAILURES, window=8, cooldown=10, longest=self.LONGEST, clock=self.clock
+            self.pending_model, failures=self.FAILURES, window=8, cooldown=10, longest=self.LONGEST, clock=self.clock
         )
         self.tasks: list[asyncio.Task[ModelStream]] = []
         self.answers: list[ModelStream] = []
@@ -269,13 +279,13 @@ class TheCircuitGuardsAndRecovers(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        ready, before, state = self.breaker.ready, len(self.desk.pending), self.breaker.state
+        ready, before, state = self.breaker.ready, len(self.pending_model.pending), self.breaker.state
         task = self.loop.create_task(self.breaker.ask(REQUEST))
         self.tasks.append(task)
         self.go_on()
-        assert len(self.desk.pending) == before + ready
+        assert len(self.pending_model.pending) == before + ready
         if ready and state == "open":
-            self.probes.add(self.desk.pending[-1])
+            self.probes.add(self.pending_model.pending[-1])
         if not ready:
             refusal = of(UpstreamUnavailable, task.exception())
             assert refusal.code == "circuit_open"
@@ -285,11 +295,11 @@ class TheCircuitGuardsAndRecovers(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.clock.now += seconds
 
-    @precondition(lambda self: self.desk.pending)
+    @precondition(lambda self: self.pending_model.pending)
     @rule(data=st.data(), outcome=st.sampled_from(["fine", "cut", "down", "rejected", "full"]))
     def begin(self, data: st.DataObject, outcome: str) -> None:
         was_ready = self.breaker.ready
-        place = data.draw(st.sampled_from(self.desk.pending))
+        place = data.draw(st.sampled_from(self.pending_model.pending))
         faults = {"down": down(), "rejected": UpstreamRejected("bad"), "full": GatewayOverloaded("full")}
         if outcome in faults:
             place.set_exception(faults[outcome])
@@ -316,7 +326,7 @@ class TheCircuitGuardsAndRecovers(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_probe_is_out(self) -> None:
-        probes = [place for place in self.desk.pending if place in self.probes]
+        probes = [place for place in self.pending_model.pending if place in self.probes]
         assert len(probes) <= 1
         assert (self.breaker.state == "probing") == bool(probes)
 
@@ -329,7 +339,7 @@ class TheCircuitGuardsAndRecovers(RuleBasedStateMachine):
         ready = self.breaker.ready
         task = self.loop.create_task(self.breaker.ask(REQUEST))
         self.loop.run_until_complete(settle())
-        for place in self.desk.pending:
+        for place in self.pending_model.pending:
             place.set_result(scripted_answer([StepStart(), StepEnd("stop")]))
         self.loop.run_until_complete(settle())
         self.loop.run_until_complete(read(task.result()))

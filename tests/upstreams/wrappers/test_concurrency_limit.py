@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.upstreams.wrapping import REQUEST, Always, Desk, RelayableAnswer, down, read, relayable, settle
+from tests.upstreams.wrapping import REQUEST, Always, PendingModel, RelayableAnswer, down, read, relayable, settle
 from toolgate.conversation.errors import GatewayOverloaded, InvalidUpstreamAnswer, UpstreamUnavailable
 from toolgate.conversation.events import StepEnd, StepStart
 from toolgate.conversation.message import Text
@@ -50,14 +50,14 @@ async def test_a_slot_is_freed_when_no_answer_begins(fault: Exception) -> None:
 
 
 async def test_a_slot_is_freed_within_a_turn_of_the_loop_when_the_client_leaves_fault_U11() -> None:
-    desk = Desk()
-    limited = ConcurrencyLimitedModel(desk, concurrent=1)
+    pending_model = PendingModel()
+    limited = ConcurrencyLimitedModel(pending_model, concurrent=1)
     asking = asyncio.create_task(limited.ask(REQUEST))
     await settle()
-    assert (limited.busy, len(desk.pending)) == (1, 1)
+    assert (limited.busy, len(pending_model.pending)) == (1, 1)
     asking.cancel()
     await settle()
-    assert (limited.busy, len(desk.pending)) == (0, 0)
+    assert (limited.busy, len(pending_model.pending)) == (0, 0)
 
 
 async def test_a_relayed_answer_holds_its_slot_until_its_last_frame_and_a_whole_one_until_it_is_reported() -> None:
@@ -90,7 +90,7 @@ async def test_waiting_requests_are_served_in_turn() -> None:
 
 
 async def test_a_full_queue_refuses_the_next_request_at_once_with_retry_after_fault_L4() -> None:
-    limited = ConcurrencyLimitedModel(Desk(), concurrent=1, queue=1, wait=7)
+    limited = ConcurrencyLimitedModel(PendingModel(), concurrent=1, queue=1, wait=7)
     tasks = [asyncio.create_task(limited.ask(REQUEST)) for _ in range(2)]
     await settle()
     with pytest.raises(GatewayOverloaded) as raised:
@@ -114,7 +114,7 @@ async def test_a_request_that_waited_too_long_is_refused_and_leaves_the_queue_fa
 
 async def test_one_stalled_deployment_delays_no_other_faults_L2_and_L4() -> None:
     stalled, well = (
-        ConcurrencyLimitedModel(Desk(), concurrent=2, queue=2),
+        ConcurrencyLimitedModel(PendingModel(), concurrent=2, queue=2),
         ConcurrencyLimitedModel(ScriptedModel(["hi"]), concurrent=2),
     )
     tasks = [asyncio.create_task(stalled.ask(REQUEST)) for _ in range(50)]
@@ -134,8 +134,10 @@ class SlotsAreNeitherLostNorMadeUp(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.desk = Desk()
-        self.limited = ConcurrencyLimitedModel(self.desk, concurrent=self.CONCURRENT, queue=self.QUEUE, wait=3600)
+        self.pending_model = PendingModel()
+        self.limited = ConcurrencyLimitedModel(
+            self.pending_model, concurrent=self.CONCURRENT, queue=self.QUEUE, wait=3600
+        )
         self.tasks: list[asyncio.Task[ModelStream]] = []
         self.answers: list[ModelStream] = []
 
@@ -154,10 +156,10 @@ class SlotsAreNeitherLostNorMadeUp(RuleBasedStateMachine):
         self.go_on()
         assert full == (task.done() and isinstance(task.exception(), GatewayOverloaded))
 
-    @precondition(lambda self: self.desk.pending)
+    @precondition(lambda self: self.pending_model.pending)
     @rule(data=st.data(), fails=st.booleans(), also_cancel=st.booleans())
     def begin(self, data: st.DataObject, fails: bool, also_cancel: bool) -> None:
-        outcome = data.draw(st.sampled_from(self.desk.pending))
+        outcome = data.draw(st.sampled_from(self.pending_model.pending))
         if fails:
             outcome.set_exception(down())
         else:
@@ -186,10 +188,10 @@ class SlotsAreNeitherLostNorMadeUp(RuleBasedStateMachine):
 
     @invariant()
     def the_slots_add_up(self) -> None:
-        assert self.limited.busy == len(self.desk.pending) + len(self.answers) <= self.CONCURRENT
+        assert self.limited.busy == len(self.pending_model.pending) + len(self.answers) <= self.CONCURRENT
         assert self.limited.waiting <= self.QUEUE
         assert self.limited.waiting == 0 or self.limited.busy == self.CONCURRENT
-        assert len(self.tasks) == len(self.desk.pending) + self.limited.waiting
+        assert len(self.tasks) == len(self.pending_model.pending) + self.limited.waiting
 
     def teardown(self) -> None:
         for task in self.tasks:
