@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
+from dbos._utils import retriable_postgres_exception
 
 from tests.chaos.proxy import spoilt
 from tests.chaos.test_lines import socket_of
 from tests.databases import Postgres
 from toolgate.runs.dbos_executor import DbosExecutor
-from toolgate.runs.dbos_postgres_database import RETRY_SECONDS
+from toolgate.runs.dbos_postgres_database import RETRY_SECONDS, DbosPostgresDatabase, ExecutorStopped
 from toolgate.runs.step_records import DurableStepLog
 
 OUTAGE_SECONDS = 20
@@ -59,3 +60,14 @@ async def test_a_step_is_written_within_seconds_after_an_outage(
             longest = max(pauses, default=0.0)  # not of threads that outlive the executor and find no database
             await executor.aclose()
     assert longest + RETRY_SECONDS <= RECOVERY_SECONDS
+
+
+def test_nothing_waits_for_the_database_once_the_server_stops() -> None:
+    """DBOS tries errors of a database again for ever, in a thread that the end of the process waits for."""
+    database = DbosPostgresDatabase("postgresql://127.0.0.1:1/none", retry_seconds=3600)
+    database.mark_ready()
+    database.stop()
+    with pytest.raises(ExecutorStopped) as caught:
+        database.engine.connect()
+    assert not retriable_postgres_exception(caught.value)
+    database.close()

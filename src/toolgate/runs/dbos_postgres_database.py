@@ -21,6 +21,10 @@ _POOL_SECONDS = 86_400.0  # all connections may be waiting for the database: tha
 _IDLE_TRANSACTION_MS = 5000  # a frozen node must not block the others
 
 
+class ExecutorStopped(Exception):
+    """The server stops, and nothing waits for the database any more."""
+
+
 class DbosPostgresDatabase:
     """DBOS's engine for PostgreSQL."""
 
@@ -57,6 +61,9 @@ class DbosPostgresDatabase:
                 connection.commit()  # the pool rolls back what is not committed
                 return connection
             except dialect.loaded_dbapi.OperationalError:
-                # This blocks a thread of DBOS, not an event loop.
-                if not self._ready or self._stopped.wait(self._retry_seconds):
+                if not self._ready:
                     raise
+                # This blocks a thread of DBOS, not an event loop.
+                if self._stopped.wait(self._retry_seconds):
+                    # Not the error of the database: DBOS would try again for ever, and the process could not end.
+                    raise ExecutorStopped from None
