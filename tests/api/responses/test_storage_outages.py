@@ -32,7 +32,8 @@ from toolgate.storage.sql_engine import unavailable
 
 BUDGET = KeyBudgetSettings(amount=100, period="total")
 KEYS = (KeySettings(name="ann", key=Secret("ann-key"), scopes=("chat", "tools"), budget=BUDGET),)
-SOON = DurableRunSettings(lease_seconds=1, look_seconds=0.05)
+# A lease that outlasts what a busy machine holds a node up for: another attempt would ask the model once more.
+SOON = DurableRunSettings(lease_seconds=8, look_seconds=0.05)
 ANSWER = ModelResponse((Text("Done."),), "stop", Usage(1))
 CALL = ModelResponse((call(),), "tool_calls", Usage(1))
 
@@ -277,9 +278,14 @@ async def test_a_step_that_is_stored_while_its_attempt_is_interrupted_is_charged
         write(name, value)
 
     monkeypatch.setattr(dbos_executor, "_write_step", interrupt_and_write)
+    rounds = 0
     async with gateway(outage, oracle := Oracle(tmp_path / "runs")) as work:
-        played = work.play(CALL, ANSWER)
-        id = await accepted(work)
-        assert await ended(work, id) == ("completed", "Done.")
-        assert (len(played.requests), len(oracle.runs)) == (2, 1)
-    assert await charged(outage) == {"ann": 2.0}
+        while not oracle.runs and rounds < 10:  # the next attempt may be faster than the write, which is then refused
+            rounds += 1
+            attempts.clear()
+            played = work.play(CALL, ANSWER)
+            id = await accepted(work)
+            assert await ended(work, id) == ("completed", "Done.")
+            assert len(played.requests) == 2
+        assert len(oracle.runs) == 1
+    assert await charged(outage) == {"ann": 2.0 * rounds}
