@@ -46,28 +46,36 @@ class Meter:
             self.written += size
 
     def measured(self, work: Statements[Any]) -> Statements[Any]:
-        """The same work; what it writes is counted."""
+        """The same work; what it writes is counted, once if its transaction is repeated."""
+        former = 0
 
         def counted(db: SqlConnection) -> Any:
-            return work(_Counting(db, self))
+            nonlocal former
+            self.written -= former  # rolled back
+            counting = _Counting(db)
+            try:
+                return work(counting)
+            finally:
+                former = counting.written
+                self.written += former
 
         return counted
 
 
 class _Counting:
-    def __init__(self, db: SqlConnection, meter: Meter) -> None:
+    def __init__(self, db: SqlConnection) -> None:
+        self.written = 0
         self._db = db
-        self._meter = meter
 
     def execute(self, sql: str, values: Any = ()) -> Any:
         if not sql.lstrip().upper().startswith("SELECT"):
             named = isinstance(values, dict)
-            self._meter.written += _size([values[one] for one in _NAMED.findall(sql)] if named else values)
+            self.written += _size([values[one] for one in _NAMED.findall(sql)] if named else values)
         return self._db.execute(sql, values)
 
     def executemany(self, sql: str, rows: Iterable[Any]) -> Any:
         given = list(rows)
-        self._meter.written += sum(map(_size, given))
+        self.written += sum(map(_size, given))
         return self._db.executemany(sql, given)
 
 
