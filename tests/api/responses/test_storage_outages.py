@@ -195,6 +195,13 @@ async def test_a_response_is_charged_whose_end_was_stored_when_the_outage_began(
         outage.end()
         assert await ended(work, id) == ("completed", "Done.")
         assert (len(saves), len(played.requests), len(oracle.runs)) == (1, 2, 1)
+
+        # Its row was there before its attempt knew of that; a server that stops in between charges the last answer only.
+        async def recorded() -> bool:
+            records = (await work.get("/v1/requests", key="ann-key")).json["data"]
+            return [one["cost"] for one in records if one["run"] == id] == [2]
+
+        await soon(recorded)
     assert await charged(outage) == {"ann": 2.0}
 
 
