@@ -1,7 +1,8 @@
 """What request records cost: `python -m bench.records [rows]`.
 
 First the time that a request pays for its record, and the processor time of writing it behind the answer. Then the time of
-a page of the list among so many rows, a million unless told otherwise, for each filter, over SQLite and PostgreSQL.
+a page of the list among so many records, a million unless told otherwise, for each filter, over SQLite and PostgreSQL: once
+of requests that came so slowly that each is a row, and once so fast that they are stored in batches.
 """
 
 import asyncio
@@ -18,16 +19,12 @@ from bench.durable import storages
 from toolgate.api.records.request_records import RequestRecorder
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.conversation.events import Usage
+from toolgate.conversation.request_ids import RequestIdGenerator
 from toolgate.engine.run_limits import Price
 from toolgate.storage.database import Database
 from toolgate.storage.keyset_page import TimeRange
-from toolgate.storage.request_records import (
-    FAILED,
-    RequestFilter,
-    RequestStore,
-    StatusRange,
-    StoredRequest,
-)
+from toolgate.storage.request_records import RequestStore
+from toolgate.storage.stored_requests import FAILED, RequestFilter, StatusRange, StoredRequest
 from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import EndedRequests, RequestRecord
@@ -96,18 +93,19 @@ FILTERS: dict[str, RequestFilter] = {
     "key and rare model": RequestFilter(owner="key7", model="rare"),
     "dialect": RequestFilter(dialect="ollama"),
     "dialect that is not there": RequestFilter(dialect="nothing"),
-    "since and until": RequestFilter(times=TimeRange(_NOW + 1000.0, _NOW + 2000.0)),
+    "since and until": RequestFilter(times=TimeRange(_NOW + 100.0, _NOW + 200.0)),
     "text": RequestFilter(text="model3"),
     "text that is not there": RequestFilter(text="nowhere to be found"),
 }
 
 
-def _row(number: int, chance: random.Random) -> StoredRequest:
+def _row(number: int, chance: random.Random, ids: RequestIdGenerator, per_second: int) -> StoredRequest:
+    created = _NOW + number / per_second
     failed = chance.random() < 0.02
     return StoredRequest(
-        id=f"{chance.getrandbits(80):020x}",
+        id=ids.new_id(created),
         owner="rare" if number % 100_000 == 0 else f"key{number % 10}",
-        created=_NOW + number * 0.01,
+        created=created,
         method="POST",
         path="/v1/chat/completions",
         dialect=("openai_chat", "anthropic", "openai_responses", "ollama")[number % 4],
@@ -130,11 +128,11 @@ def _row(number: int, chance: random.Random) -> StoredRequest:
     )
 
 
-async def fill(store: RequestStore, database: Database, rows: int) -> None:
-    """Store so many records."""
-    chance = random.Random(1)
+async def fill(store: RequestStore, database: Database, rows: int, per_second: int) -> None:
+    """Store so many records of requests that came so fast."""
+    chance, ids = random.Random(1), RequestIdGenerator()
     for start in range(0, rows, _AT_ONCE):
-        some = [_row(number, chance) for number in range(start, min(rows, start + _AT_ONCE))]
+        some = [_row(number, chance, ids, per_second) for number in range(start, min(rows, start + _AT_ONCE))]
         await database.change(store.adding(lambda some=some: some, list))  # type: ignore[misc]  # it runs at once
 
 
@@ -148,17 +146,20 @@ async def timed(read: Callable[[], Awaitable[object]]) -> tuple[float, float]:
     return min(times), sorted(times)[len(times) // 2]
 
 
-async def pages(url: str, rows: int) -> dict[str, tuple[float, float]]:
+async def pages(url: str, rows: int, per_second: int) -> dict[str, tuple[float, float]]:
     """Return the milliseconds of a page for each filter."""
     database = Database(url, timeout=120.0)
     store = RequestStore(database)
-    await fill(store, database, rows)
+    await fill(store, database, rows, per_second)
     if not url.startswith("sqlite"):
-        await database.change(lambda db: db.execute("ANALYZE request_records"))
+        for table in ("request_records", "request_batches"):
+            await database.change(lambda db, table=table: db.execute(f"ANALYZE {table}"))  # type: ignore[misc]
     times = {name: await timed(lambda one=one: store.page(one, None, 100)) for name, one in FILTERS.items()}  # type: ignore[misc]
     first = await store.page(RequestFilter(), None, 100)
     assert first is not None
-    times["the next page"] = await timed(lambda: store.page(RequestFilter(), first.last, 100))
+    assert first.last is not None
+    last = first.last[1]
+    times["the next page"] = await timed(lambda: store.page(RequestFilter(), last, 100))
     await database.aclose()
     return times
 
@@ -170,15 +171,17 @@ def main() -> None:
     cost = asyncio.run(record_cost())
     paid = f"{cost.paid:.2f} µs for its request (at most {PAID_MICROSECONDS:g})"
     console.print(f"a record: {paid}, {cost.behind:.1f} µs behind it")
-    table = Table("filter", title=f"a page of 100 among {rows:,} records, ms (at most {PAGE_MILLISECONDS:g})")
-    with storages() as urls:
-        found = {engine: asyncio.run(pages(url, rows)) for engine, url in urls.items()}
-    for engine in found:
-        table.add_column(f"{engine}, best", justify="right")
-        table.add_column("median", justify="right")
-    for name in [*FILTERS, "the next page"]:
-        table.add_row(name, *[f"{one:.1f}" for times in found.values() for one in times[name]])
-    console.print(table)
+    for per_second in (50, 1000):
+        title = f"a page of 100 among {rows:,} records, {per_second} a second, ms (at most {PAGE_MILLISECONDS:g})"
+        table = Table("filter", title=title)
+        with storages() as urls:
+            found = {engine: asyncio.run(pages(url, rows, per_second)) for engine, url in urls.items()}
+        for engine in found:
+            table.add_column(f"{engine}, best", justify="right")
+            table.add_column("median", justify="right")
+        for name in [*FILTERS, "the next page"]:
+            table.add_row(name, *[f"{one:.1f}" for times in found.values() for one in times[name]])
+        console.print(table)
 
 
 if __name__ == "__main__":

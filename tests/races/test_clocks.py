@@ -279,8 +279,8 @@ def test_nothing_that_waits_asks_for_the_time_of_day() -> None:
         for file in sorted((SOURCE / folder).rglob("*.py"))
         if re.search(r"\btime\.time\b|from time import .*\btime\b|datetime\.now", file.read_text())
     ]
-    # A header names the time of day at which a limit resets, budgets are for days and months, ids of requests sort by it.
-    expected = ["limits/admission.py", "limits/local_budgets.py", "http/request_id_generator.py"]
+    # A header names the time of day at which a limit resets, budgets are for days and months, records of requests have it.
+    expected = ["limits/admission.py", "limits/local_budgets.py", "http/application.py"]
     assert found == expected, "all others are for a while"
 
 

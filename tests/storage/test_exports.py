@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tests.storage.test_invocations import call
 from tests.storage.test_recorded_chats import output
-from tests.storage.test_request_records import put, request
+from tests.storage.test_request_records import busy_requests, put, request
 from tests.storage.test_retention import DAY, NOW, put_approval, response
 from tests.storage.test_run_records import run
 from toolgate.storage.conversations import ConversationStore, StoredConversation
@@ -101,6 +101,17 @@ async def test_more_than_a_batch_is_reported_once_each(database: Database) -> No
     assert sorted([one["id"] for one in await lines(database, "invocations")]) == sorted([row.id for row in rows])
     assert {one["model"] for one in await lines(database, "usage")} == {f"m{number}" for number in range(250)}
     assert len(await lines(database, "usage")) == 250
+
+
+async def test_requests_of_batches_are_reported_like_others(database: Database) -> None:
+    rows = busy_requests()
+    await put(database, *rows)
+    found = await lines(database, "requests")
+    assert sorted([one["id"] for one in found]) == sorted([one.id for one in rows])
+    assert {frozenset(one) for one in found} == {frozenset(FIELDS["requests"])}
+    assert {type(one["stream"]) for one in found} == {bool}
+    mine = {one.id for one in rows if one.owner == "ann" and one.created >= NOW + 33}
+    assert {one["id"] for one in await lines(database, "requests", owner="ann", since=NOW + 33)} == mine
 
 
 async def test_large_records_are_read_a_few_at_a_time() -> None:

@@ -1,5 +1,6 @@
 """Records of requests are found by any filter while a bounded number of rows is looked at (spec: E8, D1)."""
 
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from toolgate.conversation.request_ids import RequestIdGenerator
 from toolgate.storage import retention
 from toolgate.storage.database import Database
 from toolgate.storage.keyset_page import TimeRange
-from toolgate.storage.request_records import RequestFilter, RequestStore, StatusRange, StoredRequest
+from toolgate.storage.request_records import RequestStore
+from toolgate.storage.stored_requests import RequestFilter, StatusRange, StoredRequest
 
 NOW = 1_800_000_000.0
 ONE = StoredRequest(
@@ -41,7 +44,7 @@ ONE = StoredRequest(
 
 
 def request(number: int, **fields: Any) -> StoredRequest:
-    return replace(ONE, id=f"r{number:06}", **{"created": NOW + number, **fields})
+    return replace(ONE, **{"id": f"r{number:06}", "created": NOW + number, **fields})
 
 
 @pytest.fixture
@@ -69,26 +72,46 @@ async def test_a_stored_request_is_read_as_it_was_written(database: Database) ->
     assert await store.find("r000001", "bob") is None
 
 
-async def test_every_filter_and_every_pair_of_them_finds_the_same_as_a_search_through_all(database: Database) -> None:
-    rows = [
-        request(
-            number,
-            owner=("ann", "bob")[number % 2],
-            model=("m", "n", "odd")[number % 3],
-            status=(200, 200, 404, 503, 200)[number % 5],
-            dialect=("ollama", "anthropic")[number % 7 > 3],
-            error="It broke." if number % 11 == 0 else None,
-            created=NOW + number // 2,  # two at a time
-        )
-        for number in range(120)
-    ]
+def slow_requests() -> list[StoredRequest]:
+    """Two every second, of several owners and models: each is a row."""
+    return [varied(number, NOW + number // 2) for number in range(120)]
+
+
+def busy_requests() -> list[StoredRequest]:
+    """Many at a time, some of them at the same: most are in batches, a few are rows in between."""
+    chance = random.Random(5)
+    times = [NOW + chance.choice((chance.uniform(0, 60), 7.25, 10.0)) for _ in range(900)]
+    return [varied(number, created, run="run" * (number % 13 == 0)) for number, created in enumerate(times)]
+
+
+def varied(number: int, created: float, **fields: Any) -> StoredRequest:
+    return request(
+        number,
+        id=RequestIdGenerator().new_id(created),
+        owner=("ann", "bob")[number % 2],
+        model=("m", "n", "odd")[number % 3],
+        status=(200, 200, 404, 503, 200)[number % 5],
+        dialect=("ollama", "anthropic")[number % 7 > 3],
+        error="It broke." if number % 11 == 0 else "",
+        created=created,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(("make", "batches"), [(slow_requests, False), (busy_requests, True)])
+async def test_every_filter_and_every_pair_of_them_finds_the_same_as_a_search_through_all(
+    database: Database, make: Callable[[], list[StoredRequest]], batches: bool
+) -> None:
+    rows = make()
     store = await put(database, *rows)
+    packed = await database.read(lambda db: db.execute("SELECT coalesce(sum(requests), 0) FROM request_batches"))
+    assert (packed.fetchone()[0] > len(rows) // 2) == batches
     filters: dict[str, tuple[Any, Callable[[StoredRequest], bool]]] = {
         "owner": ("ann", lambda one: one.owner == "ann"),
         "model": ("odd", lambda one: one.model == "odd"),
         "dialect": ("ollama", lambda one: one.dialect == "ollama"),
         "statuses": (StatusRange(400, 499), lambda one: one.status == 404),
-        "text": ("BROKE", lambda one: one.error is not None),
+        "text": ("BROKE", lambda one: bool(one.error)),
         "times": (TimeRange(NOW + 10, NOW + 40), lambda one: NOW + 10 <= one.created <= NOW + 40),
     }
     for first in filters:
@@ -96,16 +119,36 @@ async def test_every_filter_and_every_pair_of_them_finds_the_same_as_a_search_th
             names = {first, second}
             wanted = RequestFilter(**{name: filters[name][0] for name in names})
             fitting = [one for one in rows if all(filters[name][1](one) for name in names)]
-            newest = [one.id for one in sorted(fitting, key=lambda one: (one.created, one.id), reverse=True)]
-            found, after = [], None
-            while True:
-                page = await store.page(wanted, after, 7)
-                assert page is not None
-                found += [one.id for one in page.requests]
-                if (after := page.last) is None:
-                    break
-            assert found == newest, names
-            assert await ids(store, wanted, newest_first=False, limit=200) == newest[::-1], names
+            newest = sorted(fitting, key=lambda one: one.place, reverse=True)
+            for newest_first, most in ((True, 10_000), (False, 10_000), (True, 30), (False, 30)):
+                found: list[StoredRequest] = []
+                after = None
+                while True:
+                    page = await store.page(wanted, after, len(rows) // 9, newest_first=newest_first, rows=most)
+                    assert page is not None
+                    found += page.requests
+                    if page.last is None:
+                        break
+                    after = page.last[1]
+                assert found == (newest if newest_first else newest[::-1]), (names, newest_first, most)
+
+
+async def test_every_request_of_a_batch_is_found_by_its_id_and_by_its_owner_alone(database: Database) -> None:
+    rows = busy_requests()
+    store = await put(database, *rows)
+    for one in rows[::9]:
+        assert await store.find(one.id, None) == await store.find(one.id, one.owner) == one
+        assert await store.find(one.id, "eve") is None
+    assert await store.find(RequestIdGenerator().new_id(NOW + 1), None) is None
+    assert await store.page(RequestFilter(), RequestIdGenerator().new_id(NOW + 1), 5) is None
+
+
+async def test_a_batch_that_is_written_twice_is_stored_once(database: Database) -> None:
+    """A transaction whose commit was not confirmed is run again."""
+    rows = [varied(0, NOW + number / 100) for number in range(50)]
+    store = await put(database, *rows)
+    await put(database, *rows)
+    assert await ids(store, RequestFilter(), newest_first=False) == [one.id for one in rows]
 
 
 @pytest.mark.parametrize(
@@ -131,13 +174,13 @@ async def test_a_rare_text_is_looked_for_in_so_many_rows_and_the_next_page_goes_
     store = await put(database, replace(rows[0], error="rare"), *rows[1:])
     page = await store.page(RequestFilter(text="rare"), None, 5, rows=20)
     assert page is not None
-    assert (page.requests, page.last) == ([], rows[30].id)
-    page = await store.page(RequestFilter(text="rare"), page.last, 5, rows=40)
+    assert (page.requests, page.last) == ([], rows[30].place)
+    page = await store.page(RequestFilter(text="rare"), rows[30].id, 5, rows=40)
     assert page is not None
     assert ([one.id for one in page.requests], page.last) == ([rows[0].id], None)
     page = await store.page(RequestFilter(text="nothing"), rows[5].id, 5, rows=20, newest_first=False)
     assert page is not None
-    assert (page.requests, page.last) == ([], rows[25].id)
+    assert (page.requests, page.last) == ([], rows[25].place)
 
 
 async def test_the_record_of_a_background_run_replaces_that_of_its_request_and_keeps_its_time(
@@ -163,10 +206,28 @@ async def test_records_go_after_their_days_and_above_their_number(
     assert await job.sweep("requests", 0) == 2
 
 
+async def test_batches_go_after_their_days_and_above_their_number(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "MOST_REQUESTS", 45)
+    days = [[varied(0, NOW - day * 86_400 - number / 10) for number in range(1, 21)] for day in range(4)]
+    rows = [request(-day * 86_400 - 7, owner="ann") for day in range(4)]
+    store = await put(database, *[one for day in days for one in day], *rows)
+    job = retention.RetentionStore(database, clock=lambda: NOW)
+    assert await job.sweep("requests", 30) == 42, "the oldest until no more than 45 are left"
+    assert len(await ids(store, RequestFilter(), limit=100)) == 42
+    assert await job.sweep("requests", 1) == 21
+    early = retention.RetentionStore(database, clock=lambda: NOW - 1)
+    assert [await early.sweep("requests", 0) for _ in range(2)] == [1, 0], "some of a batch are younger"
+    assert [await job.sweep("requests", 0) for _ in range(2)] == [20, 0]
+
+
 async def test_the_records_of_an_owner_are_forgotten(database: Database) -> None:
-    store = await put(database, request(1), request(2, owner="bob"))
-    assert await retention.RetentionStore(database).forget("ann") == {"request_records": 1}
-    assert await ids(store, RequestFilter()) == ["r000002"]
+    busy = [varied(number % 2, NOW - number / 100) for number in range(100)]
+    store = await put(database, request(1), request(2, owner="bob"), *busy)
+    assert await retention.RetentionStore(database).forget("ann") == {"request_records": 51}
+    assert await ids(store, RequestFilter(), limit=1) == ["r000002"]
+    assert len(await ids(store, RequestFilter(), limit=100)) == 51
 
 
 async def test_a_search_for_repeated_letters_takes_no_longer_than_another() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Protocol, TypeAlias
@@ -19,10 +20,10 @@ from toolgate.conversation.errors import (
     ToolgateError,
     Unauthenticated,
 )
+from toolgate.conversation.request_ids import RequestIdGenerator
 from toolgate.http.asgi_types import Receive, Scope, Send
 from toolgate.http.exchange import ClientLeft, Header, HttpExchange
 from toolgate.http.origins import OriginPolicy
-from toolgate.http.request_id_generator import RequestIdGenerator
 from toolgate.scheduling import CALLER
 from toolgate.telemetry.request_log import RequestRecord, Telemetry
 
@@ -128,7 +129,8 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
         exchange = HttpExchange(scope, receive, send)
-        record = RequestRecord(self._ids.new_id(20), exchange.method, exchange.path)
+        now = time.time()
+        record = RequestRecord(self._ids.new_id(now), exchange.method, exchange.path, now)
         request_id = record.request_id.encode()
         # The SDKs of OpenAI and Anthropic show the id of a failed request by these names.
         exchange.extra_headers += ((b"x-request-id", request_id), (b"request-id", request_id))

@@ -10,12 +10,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.invocations import StoredInvocation
 from toolgate.storage.recorded_chats import StoredMessage
-from toolgate.storage.request_records import StoredRequest
+from toolgate.storage.request_batches import PERIOD, unpack
 from toolgate.storage.run_records import RunRecord
+from toolgate.storage.stored_requests import StoredRequest
 from toolgate.storage.usage import SUMS
 
 _AT_ONCE = 100
@@ -28,7 +30,8 @@ _Record: TypeAlias = dict[str, Any]
 class _Source(Struct, frozen=True):
     """Where records of a kind are: their table, the columns by the names of the export, and their key.
 
-    With `by_day`, their `time` is a day as text.
+    With `by_day`, their `time` is a day as text. `unpack` is given if a row has several records: it returns those from a
+    time on.
     """
 
     name: str
@@ -39,6 +42,7 @@ class _Source(Struct, frozen=True):
     time: str = "created"
     complete: Callable[[SqlConnection, _Record], _Record] = lambda db, record: record
     by_day: bool = False
+    unpack: Callable[[_Record, float], list[_Record]] | None = None
 
 
 def _conversation(db: SqlConnection, record: _Record) -> _Record:
@@ -80,6 +84,13 @@ def _request_record(db: SqlConnection, record: _Record) -> _Record:
     texts = {name: record[name] or None for name in ("finish_reason", "code", "error", "run")}
     return {**record, **flags, **lists, **texts}
 
+
+def _batched_requests(record: _Record, since: float) -> list[_Record]:
+    requests = [one for one in unpack(record["packed"]) if one.created >= since]
+    return [dict(zip(_REQUEST, astuple(one), strict=True)) for one in requests]
+
+
+_REQUEST = {("created_at" if name == "created" else name): name for name in StoredRequest.__struct_fields__}
 
 # The names of a run's fields where they differ from its columns: every line of an export has a `kind` of its own.
 _RUN_NAMES = {"kind": "run_kind", "created": "created_at", "started": "started_at", "ended": "ended_at"}
@@ -127,7 +138,7 @@ _SOURCES: Mapping[str, _Source] = {
     "requests": _Source(
         "request",
         "request_records",
-        {("created_at" if name == "created" else name): name for name in StoredRequest.__struct_fields__},
+        _REQUEST,
         complete=_request_record,
     ),
     "runs": _Source(
@@ -166,20 +177,31 @@ _SOURCES: Mapping[str, _Source] = {
     ),
 }
 KINDS = tuple(_SOURCES)
+# Where further records of a kind are.
+_BATCHES: Mapping[str, _Source] = {
+    "requests": _Source(
+        "request",
+        "request_batches",
+        _same("packed"),
+        time=f"created + {PERIOD}",  # the latest that one of its requests may have come
+        complete=_request_record,
+        unpack=_batched_requests,
+    )
+}
 
 
 async def exported(
     database: Database, kind: str, *, owner: str | None = None, since: float | None = None
 ) -> AsyncIterator[bytes]:
     """Yield the records of this kind as JSON objects, of one owner or of all, from this time on or all."""
-    source = _SOURCES[kind]
-    last: Sequence[Any] | None = None
-    while True:
-        found, last = await database.read(lambda db: _read_batch(db, source, last, owner, since))  # noqa: B023 - it runs within this round
-        for line in found:
-            yield line
-        if last is None:
-            return
+    for source in (_SOURCES[kind], _BATCHES.get(kind)):
+        last: Sequence[Any] | None = None
+        while source is not None:
+            found, last = await database.read(lambda db: _read_batch(db, source, last, owner, since))  # noqa: B023 - it runs within this round
+            for line in found:
+                yield line
+            if last is None:
+                break
 
 
 def _read_batch(
@@ -206,9 +228,11 @@ def _read_batch(
     for key in keys:
         row = db.execute(select, key).fetchone()
         if row is not None:  # a server may have deleted it since its key was read
-            record = source.complete(db, dict(zip(source.fields, row, strict=True)))
-            lines.append(msgspec.json.encode({"kind": source.name, **record}))
-            size += len(lines[-1])
+            record = dict(zip(source.fields, row, strict=True))
+            records = [record] if source.unpack is None else source.unpack(record, since or 0.0)
+            for each in records:
+                lines.append(msgspec.json.encode({"kind": source.name, **source.complete(db, each)}))
+                size += len(lines[-1])
             if size > _BYTES_AT_ONCE:
                 return lines, key
     return lines, keys[-1] if len(keys) == _AT_ONCE else None

@@ -1,102 +1,29 @@
-"""Store one record a request: when, who, which model, how it ended and what it used. No content of requests or answers."""
+"""Store one record a request: when, who, which model, how it ended and what it used. No content of requests or answers.
 
-from collections.abc import Callable, Iterable
-from itertools import chain, islice
+Requests that come one by one are rows of `request_records`, those of a busy time are in batches
+(`toolgate.storage.request_batches`). Lists have both, in one order.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import astuple
 
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.storage.keyset_page import ROWS, KeysetQuery, Place, SqlCondition, TimeRange
+from toolgate.storage.keyset_page import ROWS, KeysetQuery, SqlCondition
+from toolgate.storage.request_batches import add_in_batches, find_in_batches, page_of_batches
 from toolgate.storage.responses import Write
-
-
-class StoredRequest(Struct, frozen=True):
-    """One request; `created` is when it arrived, in seconds since 1970, `tools` and `warnings` are JSON.
-
-    A text that a request does not have is empty, because Python's sqlite3 looks for an adapter of every None, which takes
-    longer than to store a text. Rows of earlier versions have None there.
-    """
-
-    id: str
-    owner: str
-    created: float
-    method: str
-    path: str
-    dialect: str
-    upstream: str
-    upstream_dialect: str
-    model: str
-    stream: int
-    status: int
-    finish_reason: str | None
-    code: str | None
-    error: str | None
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    reasoning_tokens: int
-    estimated: int
-    cost: float
-    first_token_ms: float | None
-    total_ms: float
-    tools: str | None = ""
-    warnings: str | None = ""
-    run: str | None = ""
-
-
-# The texts that are empty where a request has none.
-ABSENT_TEXTS = ("dialect", "upstream", "upstream_dialect", "model", "finish_reason", "code", "error", "run")
-
-
-class StatusRange(Struct, frozen=True):
-    """The statuses from one to another, both included."""
-
-    first: int
-    last: int
-
-
-# The statuses of all requests that failed.
-FAILED = (400, 999)
-
-
-class RequestFilter(Struct, frozen=True):
-    """Which requests are read; None means any. `text` is a part of the model, the error or the id, in any case."""
-
-    owner: str | None = None
-    model: str | None = None
-    dialect: str | None = None
-    statuses: StatusRange | None = None
-    text: str | None = None
-    times: TimeRange = TimeRange()
-
+from toolgate.storage.stored_requests import FAILED, RequestFilter, RequestPage, StoredRequest
 
 # How many rows one page looks at where a text is searched for: each costs as much as four others.
 TEXT_ROWS = 2_500
 
 
-class RequestPage(Struct, frozen=True):
-    """The requests of a page, and the id of the last request that was looked at, if there may be more."""
-
-    requests: list[StoredRequest]
-    last: str | None = None
-
-
 _FIELDS = StoredRequest.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _VALUES = ", ".join("?" * len(_FIELDS))
-# Rows of one statement: while SQLite works on them the event loop runs, which waits for the making of the next.
-_ROWS_AT_ONCE = 20
-
-
-def _insert(rows: int) -> str:
-    values = ", ".join([f"({_VALUES})"] * rows)
-    return f"INSERT INTO request_records ({_COLUMNS}) VALUES {values} ON CONFLICT (id) DO NOTHING"  # noqa: S608 - constants
-
-
-_INSERT, _INSERT_MANY = _insert(1), _insert(_ROWS_AT_ONCE)
+_INSERT = f"INSERT INTO request_records ({_COLUMNS}) VALUES ({_VALUES}) ON CONFLICT (id) DO NOTHING"  # noqa: S608 - constants
 _LATER = (
     *("upstream", "upstream_dialect", "model", "status", "finish_reason", "code", "error", "input_tokens", "cost"),
     *("output_tokens", "cached_tokens", "reasoning_tokens", "estimated", "tools", "warnings", "run"),
@@ -120,18 +47,14 @@ class RequestStore:
     def adding(
         self, accepted: Callable[[], Iterable[StoredRequest]], background: Callable[[], Iterable[StoredRequest]]
     ) -> Write:
-        """Return the write that stores these, which are made in the thread of the database, a few at a time.
+        """Return the write that stores these, which are made in the thread of the database.
 
         The record of a `background` response takes the place of that of the request for it, and keeps its time.
         """
 
         def write(db: SqlConnection) -> None:
-            rows = map(astuple, accepted())
-            while some := list(islice(rows, _ROWS_AT_ONCE)):
-                if len(some) == _ROWS_AT_ONCE:
-                    db.execute(_INSERT_MANY, list(chain.from_iterable(some)))
-                else:
-                    db.executemany(_INSERT, some)
+            if rows := add_in_batches(db, accepted()):
+                db.executemany(_INSERT, map(astuple, rows))
             if later := [astuple(one) for one in background()]:
                 db.executemany(_REPLACE, later)
 
@@ -139,32 +62,49 @@ class RequestStore:
 
     async def find(self, id: str, owner: str | None) -> StoredRequest | None:
         """Return the request of this id, if this owner has it; None is any owner."""
-        values = {"id": id, "owner": owner}
-        rows = await self._database.read(lambda db: db.execute(_FIND, values).fetchall())
-        return _request(rows[0]) if rows else None
+        return await self._database.read(lambda db: _find(db, id, owner))
 
     async def page(
         self, wanted: RequestFilter, after: str | None, limit: int, *, newest_first: bool = True, rows: int = ROWS
     ) -> RequestPage | None:
         """Return at most so many requests after the one named `after`; None if there is no such one.
 
-        At most `rows` are looked at, so that the page may be shorter although there are more.
+        About `rows` are looked at, so that the page may be shorter although there are more.
         """
         query = KeysetQuery("request_records", _COLUMNS, tuple(_conditions(wanted)), wanted.times)
         if wanted.text is not None:
             rows = min(rows, TEXT_ROWS)
 
         def read(db: SqlConnection) -> RequestPage | None:
-            start: Place | None = None
-            if after is not None:
-                found = db.execute(_FIND, {"id": after, "owner": wanted.owner}).fetchone()
-                if found is None:
-                    return None
-                start = (found[2], found[0])
-            page = query.page(db, start, limit, newest_first=newest_first, rows=rows)
-            return RequestPage([_request(row[2:]) for row in page.rows], page.last[1] if page.last else None)
+            first = None if after is None else _find(db, after, wanted.owner)
+            if after is not None and first is None:
+                return None
+            start = None if first is None else first.place
+            single = query.page(db, start, limit, newest_first=newest_first, rows=rows)
+            pages = (
+                RequestPage([_request(row[2:]) for row in single.rows], single.last),
+                page_of_batches(db, wanted, start, limit, newest_first=newest_first, rows=rows),
+            )
+            return _merge(pages, limit, newest_first=newest_first)
 
         return await self._database.read(read)
+
+
+def _find(db: SqlConnection, id: str, owner: str | None) -> StoredRequest | None:
+    row = db.execute(_FIND, {"id": id, "owner": owner}).fetchone()
+    return find_in_batches(db, id, owner) if row is None else _request(row)
+
+
+def _merge(pages: Sequence[RequestPage], limit: int, *, newest_first: bool) -> RequestPage:
+    """Return the beginning of these pages as one: up to where all of them have looked."""
+    requests = [one for page in pages for one in page.requests]
+    requests.sort(key=lambda one: one.place, reverse=newest_first)
+    last = (max if newest_first else min)([page.last for page in pages if page.last is not None], default=None)
+    if last is not None:
+        requests = [one for one in requests if (one.place >= last if newest_first else one.place <= last)]
+    if len(requests) > limit:
+        return RequestPage(requests[:limit], requests[limit - 1].place)
+    return RequestPage(requests, last)
 
 
 def _conditions(wanted: RequestFilter) -> Iterable[SqlCondition]:
@@ -190,4 +130,4 @@ def _conditions(wanted: RequestFilter) -> Iterable[SqlCondition]:
 
 
 def _request(row: Any) -> StoredRequest:
-    return msgspec.convert(dict(zip(_FIELDS, row, strict=True)), StoredRequest)
+    return msgspec.convert(tuple(row), StoredRequest)

@@ -13,8 +13,9 @@ from toolgate.storage.hidden_turns import delete_expired_turns
 from toolgate.storage.idempotency import delete_expired_answers
 from toolgate.storage.peer_conversations import delete_expired_peer_conversations
 from toolgate.storage.recorded_chats import forget_chat
+from toolgate.storage.request_batches import PERIOD
 from toolgate.storage.responses import forget_run_content
-from toolgate.storage.sql_engine import placeholders
+from toolgate.storage.sql_engine import Values, placeholders
 from toolgate.storage.streams import delete_expired_frames
 
 # Rows that are deleted in one transaction: requests that write wait behind it.
@@ -95,15 +96,23 @@ def _usage(db: SqlConnection, before: float) -> int:
 
 
 def _requests(db: SqlConnection, before: float) -> int:
-    # The newest one that is too many: it goes with all that are older.
-    newest = "SELECT created FROM request_records ORDER BY created DESC LIMIT 1 OFFSET ?"
-    if (surplus := db.execute(newest, (MOST_REQUESTS,)).fetchone()) is not None:
-        before = max(before, surplus[0])
-    ids = _ids(
-        db, "SELECT id FROM request_records WHERE created <= ? ORDER BY created, id LIMIT ?", before, 5 * AT_ONCE
-    )
-    db.executemany("DELETE FROM request_records WHERE id = ?", [(id,) for id in ids])
-    return len(ids)
+    surplus = _count(db, "SELECT count(*) FROM request_records") - MOST_REQUESTS
+    surplus += _count(db, "SELECT sum(requests) FROM request_batches")
+    oldest = "SELECT created, id, 1 FROM request_records ORDER BY created, id LIMIT ?"
+    rows = [("request_records", *row) for row in db.execute(oldest, (5 * AT_ONCE,)).fetchall()]
+    # All requests of a batch are as old as its youngest may be.
+    oldest = "SELECT created + ?, id, requests FROM request_batches ORDER BY created LIMIT ?"
+    batches = [("request_batches", *row) for row in db.execute(oldest, (PERIOD, AT_ONCE)).fetchall()]
+    old: dict[str, list[tuple[str]]] = {"request_records": [], "request_batches": []}
+    deleted = 0
+    for table, created, id, requests in sorted([*rows, *batches], key=lambda one: one[1]):
+        if created > before and surplus <= deleted:
+            break
+        old[table].append((id,))
+        deleted += requests
+    for table, ids in old.items():
+        db.executemany(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608 - constants
+    return deleted
 
 
 def _runs(db: SqlConnection, before: float) -> int:
@@ -152,6 +161,7 @@ _EXPIRED: Sequence[Callable[[SqlConnection, float, int], int]] = (
 _OWNED = {
     "tool_invocations": "owner",
     "request_records": "owner",
+    "request_batches": "owner",
     "usage_sums": "key",
     "usage_hours": "key",
     "latency_counts": "key",
@@ -201,8 +211,12 @@ class RetentionStore:
                 ids = [row[0] for row in db.execute(f"SELECT id FROM {kind} WHERE owner = ?", (owner,)).fetchall()]  # noqa: S608 - constants
                 delete(db, ids)
                 gone[kind] = len(ids)
+            batched = _count(db, "SELECT sum(requests) FROM request_batches WHERE owner = ?", (owner,))
             for table, column in _OWNED.items():
                 gone[table] = db.execute(f"DELETE FROM {table} WHERE {column} = ?", (owner,)).rowcount  # noqa: S608 - constants
+            # Counted as what they are, and not as rows.
+            del gone["request_batches"]
+            gone["request_records"] += batched
             return {kind: count for kind, count in gone.items() if count}
 
         return await self._database.change(forget)
@@ -227,6 +241,10 @@ def _delete_chats(db: SqlConnection, ids: list[str]) -> None:
     for id in ids:
         forget_chat(db, id)
     db.executemany("DELETE FROM chats WHERE id = ?", [(id,) for id in ids])
+
+
+def _count(db: SqlConnection, select: str, values: Values = ()) -> int:
+    return int(db.execute(select, values).fetchone()[0] or 0)
 
 
 def _ids(db: SqlConnection, select: str, before: float | str, most: int = AT_ONCE) -> list[str]:

@@ -31,6 +31,7 @@ _AT_ONCE = 500
 class RequestRecord(msgspec.Struct):
     """What is known of one request; it is filled in while the request is served and read once, at its end.
 
+    `created` is the time of day at which it came, and `started` the same on the clock that measures how long it takes.
     `status` is how the request ended, even if a stream had started with 200 before it failed. `usage` is at first what
     was sent to the client; at the end it is what all upstreams have used, as added up by `tally`. `seconds` are known at the
     end. `run` is the id of its run with server tools or in the background; a `background` record is that of the run itself,
@@ -41,6 +42,7 @@ class RequestRecord(msgspec.Struct):
     request_id: str
     method: str = ""
     path: str = ""
+    created: float = msgspec.field(default_factory=time.time)
     started: float = msgspec.field(default_factory=time.perf_counter)
     endpoint: str = ""
     dialect: str = ""

@@ -1,6 +1,8 @@
 """Every request leaves one record without its content, which its owner and an admin can list (spec: E8, D2)."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -13,10 +15,11 @@ from toolgate.api.records.request_records import RequestRecorder
 from toolgate.api.records.write_queue import WriteQueue
 from toolgate.config.settings import RecordSettings
 from toolgate.conversation.errors import UpstreamUnavailable
+from toolgate.conversation.request_ids import RequestIdGenerator
 from toolgate.engine.run_limits import Price
-from toolgate.http.request_id_generator import RequestIdGenerator
 from toolgate.storage.database import Database
-from toolgate.storage.request_records import RequestFilter, RequestPage, RequestStore
+from toolgate.storage.request_records import RequestStore
+from toolgate.storage.stored_requests import RequestFilter, RequestPage
 from toolgate.telemetry.log_writer import Logger
 from toolgate.telemetry.metrics import Metrics
 from toolgate.telemetry.request_log import EndedRequests, RequestRecord
@@ -84,9 +87,9 @@ def test_a_refused_request_is_recorded_with_its_reason(
 
 def test_the_id_of_a_request_begins_with_its_time_so_that_databases_store_ids_in_order(server: RecordServer) -> None:
     server.play(HELLO)
-    earliest = RequestIdGenerator().new_id(20)[:8]
+    earliest = RequestIdGenerator().new_id(time.time())[:8]
     id = ask(server).headers["x-request-id"]
-    assert earliest <= id[:8] <= RequestIdGenerator().new_id(20)[:8]
+    assert earliest <= id[:8] <= RequestIdGenerator().new_id(time.time())[:8]
 
 
 def test_a_failed_upstream_is_recorded_as_an_error(server: RecordServer) -> None:
@@ -129,6 +132,27 @@ def test_pages_lead_through_all_requests_in_both_directions(server: RecordServer
     assert ([one["id"] for one in second["data"]], second["has_more"]) == (ids[2:], False)
     back = server.ask(f"/v1/requests?limit=3&model=ollama&before={ids[4]}", who="bob")[1]
     assert ([one["id"] for one in back["data"]], back["has_more"]) == (ids[1:4], True)
+
+
+def test_the_requests_of_a_busy_moment_are_listed_and_found_like_others(server: RecordServer) -> None:
+    """They are stored in batches."""
+    server.play(*[HELLO] * 60)
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda _: ask(server, "anthropic", who="bob"), range(60))
+        ids = {one.headers["x-request-id"] for one in answers}
+    assert len(ids) == 60
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while len(found) < 60:
+        page = server.ask(f"/v1/requests?limit=7&model=anthropic{cursor}", who="bob")[1]
+        found += page["data"]
+        cursor = f"&after={page['last_id']}"
+    assert {one["id"] for one in found[:60]} == ids
+    times = [(one["created"], one["id"]) for one in found]
+    assert times == sorted(times, reverse=True)
+    for one in found[:60:20]:
+        assert server.ask(f"/v1/requests/{one['id']}", who="bob") == (200, one)
+        assert server.ask(f"/v1/requests/{one['id']}", who="ann")[0] == 404
 
 
 def test_the_record_of_a_refused_count_names_no_model_that_does_not_exist(server: RecordServer) -> None:

@@ -22,15 +22,9 @@ from toolgate.engine.json_thread import run_in_thread
 from toolgate.engine.run_limits import Price
 from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.limits.prices import cost_of
-from toolgate.storage.request_records import (
-    ABSENT_TEXTS,
-    FAILED,
-    RequestFilter,
-    RequestStore,
-    StatusRange,
-    StoredRequest,
-)
+from toolgate.storage.request_records import RequestStore
 from toolgate.storage.responses import Write
+from toolgate.storage.stored_requests import ABSENT_TEXTS, FAILED, RequestFilter, StatusRange, StoredRequest
 from toolgate.telemetry.request_log import CLIENT_LEFT, EndedRequests, RequestRecord
 from toolgate.wire.jsontext import encode
 
@@ -99,15 +93,13 @@ class RequestRecorder:
             batch = recorded[:left]
         if not batch:
             return
-        # Records have times of `perf_counter`, rows have those of the wall clock.
-        clock = time.time() - time.perf_counter()
         price_of, dialects = self._price_of, self._dialects  # those of now, though the rows are made later
 
         # Called in the thread of the database, and again if its transaction is repeated: it changes no record.
         def rows(records: Sequence[RequestRecord], background: bool) -> Iterator[StoredRequest]:
             for one in records:
                 if one.background is background and _is_recorded(one):
-                    yield self._row(one, clock, price_of, dialects)
+                    yield self._row(one, price_of, dialects)
 
         def adding(records: Sequence[RequestRecord]) -> Write:
             return self._store.adding(lambda: rows(records, False), lambda: rows(records, True))
@@ -121,13 +113,13 @@ class RequestRecorder:
         )
 
     def _row(
-        self, record: RequestRecord, clock: float, price_of: Callable[[str], Price], dialects: Mapping[str, str]
+        self, record: RequestRecord, price_of: Callable[[str], Price], dialects: Mapping[str, str]
     ) -> StoredRequest:
         usage, first, path = record.usage or _NO_USAGE, record.first_event, record.path
         return StoredRequest(  # by position, in the order of its fields: by name it takes eight times as long
             record.request_id,
             record.caller,
-            record.started + clock,
+            record.created,
             record.method[:10],
             path if path == record.endpoint else self._redact(path[:_MOST_PATH]),  # a client may put a secret into it
             record.dialect,
@@ -184,7 +176,7 @@ class RequestEndpoints:
             page = await self._store.page(wanted, cursor, limit, newest_first=to_older)
             if page is None:
                 raise unknown_cursor(cursor or "")
-            found, last = page.requests, page.last
+            found, last = page.requests, page.last and page.last[1]
 
         # In a thread: a page may have hundreds of records, each with lists to decode.
         def body() -> bytes:
