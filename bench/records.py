@@ -133,7 +133,7 @@ async def fill(store: RequestStore, database: Database, rows: int, per_second: i
     chance, ids = random.Random(1), RequestIdGenerator()
     for start in range(0, rows, _AT_ONCE):
         some = [_row(number, chance, ids, per_second) for number in range(start, min(rows, start + _AT_ONCE))]
-        await database.change(store.adding(lambda some=some: some, list))  # type: ignore[misc]  # it runs at once
+        await database.change(store.adding(lambda some=some: some))  # type: ignore[misc]  # it runs at once
 
 
 async def timed(read: Callable[[], Awaitable[object]]) -> tuple[float, float]:

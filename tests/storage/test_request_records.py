@@ -56,7 +56,8 @@ async def database(storage_url: str) -> AsyncIterator[Database]:
 
 async def put(database: Database, *rows: StoredRequest, background: tuple[StoredRequest, ...] = ()) -> RequestStore:
     store = RequestStore(database)
-    await database.change(store.adding(lambda: rows, lambda: background))
+    await database.change(store.adding(lambda: rows))
+    await database.change(store.replacing(lambda: background))
     return store
 
 

@@ -1,9 +1,9 @@
 """Store the records of requests that came close together as one row, and read them from there.
 
-A busy server records thousands of requests a second. A row for each, with its indexes, takes several times as long to store as
-its part of a batch. The requests of a batch have one owner, model and dialect, and came within the same five seconds: so
-the batches of a few such periods, sorted, are the next part of a list, and the id of a request, which begins with its time,
-tells in which of them it is.
+A busy server records thousands of requests a second, and a row for each, with its indexes, takes several times as long to
+store as its part of a batch. The requests of a batch have one owner, model and dialect, and came within the same five
+seconds: so the batches of a few such periods, sorted, are the next part of a list, and the id of a request, which begins
+with its time, tells in which of them it is.
 """
 
 from collections import defaultdict
@@ -44,16 +44,16 @@ def add_in_batches(db: SqlConnection, requests: Iterable[StoredRequest]) -> list
     batches: defaultdict[tuple[int, str, str, str], list[StoredRequest]] = defaultdict(list)
     alone: list[StoredRequest] = []
     for one in requests:
-        if one.run or len(one.tools or "") + len(one.warnings or "") > _MOST_NAMES:
+        if one.run or ((one.tools or one.warnings) and len(f"{one.tools}{one.warnings}") > _MOST_NAMES):
             alone.append(one)
         else:
-            batches[_period(one.created), one.owner, one.model, one.dialect].append(one)
-    for key, batch in batches.items():
+            batches[int(one.created) // PERIOD, one.owner, one.model, one.dialect].append(one)
+    for (period, *key), batch in batches.items():
         if len(batch) < _FEWEST:
             alone += batch
         else:
             failed = sum([one.status >= 400 for one in batch])
-            db.execute(_INSERT, (batch[0].id, *key, len(batch), failed, _encode(batch)))
+            db.execute(_INSERT, (batch[0].id, period * PERIOD, *key, len(batch), failed, _encode(batch)))
     return alone
 
 

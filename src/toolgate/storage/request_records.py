@@ -44,21 +44,21 @@ class RequestStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def adding(
-        self, accepted: Callable[[], Iterable[StoredRequest]], background: Callable[[], Iterable[StoredRequest]]
-    ) -> Write:
-        """Return the write that stores these, which are made in the thread of the database.
-
-        The record of a `background` response takes the place of that of the request for it, and keeps its time.
-        """
+    def adding(self, requests: Callable[[], Iterable[StoredRequest]]) -> Write:
+        """Return the write that stores these, which are made in the thread of the database."""
 
         def write(db: SqlConnection) -> None:
-            if rows := add_in_batches(db, accepted()):
+            if rows := add_in_batches(db, requests()):
                 db.executemany(_INSERT, map(astuple, rows))
-            if later := [astuple(one) for one in background()]:
-                db.executemany(_REPLACE, later)
 
         return write
+
+    def replacing(self, requests: Callable[[], Iterable[StoredRequest]]) -> Write:
+        """Return the write that stores these in the place of the records of their ids, and keeps the times of those.
+
+        The record of a background response replaces that of the request for it.
+        """
+        return lambda db: db.executemany(_REPLACE, map(astuple, requests()))
 
     async def find(self, id: str, owner: str | None) -> StoredRequest | None:
         """Return the request of this id, if this owner has it; None is any owner."""

@@ -5,7 +5,7 @@ metrics, the console's files and successful reads of records are not recorded.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -91,25 +91,27 @@ class RequestRecorder:
             if lost := len(recorded[left:]):
                 self._writer.lose("request", "too many come without a valid key", lost)
             batch = recorded[:left]
+        self._put(self._store.adding, [one for one in batch if not one.background])
+        # Behind the others: the request for a background response may be among them.
+        self._put(self._store.replacing, [one for one in batch if one.background])
+
+    def _put(
+        self, storing: Callable[[Callable[[], Iterable[StoredRequest]]], Write], batch: Sequence[RequestRecord]
+    ) -> None:
         if not batch:
             return
         price_of, dialects = self._price_of, self._dialects  # those of now, though the rows are made later
 
         # Called in the thread of the database, and again if its transaction is repeated: it changes no record.
-        def rows(records: Sequence[RequestRecord], background: bool) -> Iterator[StoredRequest]:
-            for one in records:
-                if one.background is background and _is_recorded(one):
-                    yield self._row(one, price_of, dialects)
-
-        def adding(records: Sequence[RequestRecord]) -> Write:
-            return self._store.adding(lambda: rows(records, False), lambda: rows(records, True))
+        def rows(records: Sequence[RequestRecord]) -> list[StoredRequest]:
+            return [self._row(one, price_of, dialects) for one in records if _is_recorded(one)]
 
         self._writer.put(
             "request",
-            adding(batch),
+            storing(lambda: rows(batch)),
             _ROW_BYTES * len(batch),
             len(batch),
-            singly=lambda: [adding([one]) for one in batch],
+            singly=lambda: [storing(lambda one=one: rows([one])) for one in batch],  # type: ignore[misc]
         )
 
     def _row(

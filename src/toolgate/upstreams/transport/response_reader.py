@@ -51,7 +51,6 @@ class ResponseReader:
         "_empty_bytes",
         "_head_cap",
         "_head_only",
-        "_head_size",
         "_parser",
         "_pieces",
         "_sent_at",
@@ -90,7 +89,7 @@ class ResponseReader:
         self._pieces: list[bytes] = []
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._head_cap, self._head_only = head_cap, head_only
-        self._head_size = self._empty_bytes = 0
+        self._empty_bytes = 0
         self._began = self._until_close = False
         self._waiter: asyncio.Future[None] | None = None
         self._timeouts, self._total_at = timeouts, total_at
@@ -100,6 +99,15 @@ class ResponseReader:
     def feed(self, piece: bytes) -> InvalidUpstreamAnswer | None:
         """Parse bytes of the socket; return the fault with which the connection has to end, if any."""
         assert self._parser is not None  # a settled response has no connection that could feed it
+        room = self._head_cap - self._empty_bytes
+        if len(piece) > room and not self.headed:
+            # No more at a time than a head may have, so that none outgrows its limit inside the parser.
+            fault = self.feed(piece[:room]) if room else None
+            if fault is None and not self.headed:
+                fault = self._too_much()
+            if fault is not None:
+                return fault
+            piece = piece[room:]
         before, headed = self.size, self.headed
         self._began = True
         try:
@@ -123,9 +131,7 @@ class ResponseReader:
             return None
         # Endless headers, interim responses, chunk extensions and trailers carry no content and need a limit of their own.
         self._empty_bytes += len(piece)
-        return (
-            InvalidUpstreamAnswer(f"{self.upstream} {self._too_much()}") if self._empty_bytes > self._head_cap else None
-        )
+        return self._too_much() if self._empty_bytes > self._head_cap else None
 
     def lost(self, clean: bool, reused: bool) -> UpstreamError | None:
         """Return the fault of a lost connection; None where the end of the connection is the end of the body."""
@@ -170,9 +176,6 @@ class ResponseReader:
             raise _ProtocolError("sent more than its answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_size = size = self._head_size + len(name) + len(value) + 4  # ": " and the line end
-        if size > self._head_cap:
-            raise _ProtocolError(self._too_much())
         if self.headed:  # a trailer: no dialect uses one
             return
         key, text, headers = _known_name(name), value.decode("latin-1"), self.headers
@@ -250,8 +253,8 @@ class ResponseReader:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _too_much(self) -> str:
-        return f"sent more than {size(self._head_cap)} of headers or framing"
+    def _too_much(self) -> InvalidUpstreamAnswer:
+        return InvalidUpstreamAnswer(f"{self.upstream} sent more than {size(self._head_cap)} of headers or framing")
 
 
 @lru_cache(maxsize=_KNOWN_NAMES)
