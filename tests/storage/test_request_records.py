@@ -223,6 +223,19 @@ async def test_batches_go_after_their_days_and_above_their_number(
     assert [await job.sweep("requests", 0) for _ in range(2)] == [20, 0]
 
 
+async def test_the_oldest_go_first_wherever_they_are_stored(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "MOST_REQUESTS", 120)
+    rows = [request(number) for number in range(1100)]
+    busy = [varied(0, NOW + 2000 + number / 100) for number in range(100)]
+    store = await put(database, *rows, *busy)
+    job = retention.RetentionStore(database, clock=lambda: NOW)
+    assert [await job.sweep("requests", 30) for _ in range(3)] == [1000, 80, 0]
+    left = [*reversed(busy), *reversed(rows[1080:])]
+    assert await ids(store, RequestFilter(), limit=1000) == [one.id for one in left]
+
+
 async def test_the_records_of_an_owner_are_forgotten(database: Database) -> None:
     busy = [varied(number % 2, NOW - number / 100) for number in range(100)]
     store = await put(database, request(1), request(2, owner="bob"), *busy)

@@ -19,7 +19,6 @@ from toolgate.storage.stored_requests import FAILED, RequestFilter, RequestPage,
 # How many rows one page looks at where a text is searched for: each costs as much as four others.
 TEXT_ROWS = 2_500
 
-
 _FIELDS = StoredRequest.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _VALUES = ", ".join("?" * len(_FIELDS))

@@ -6,6 +6,7 @@ Any number of nodes may do this at once. What belongs to a row is deleted in the
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from math import inf
 from typing import TypeAlias
 
 from toolgate.storage.database import Database, SqlConnection
@@ -42,6 +43,17 @@ ORDER BY created, id LIMIT ?
 # A grant for a session counts for a day only.
 _ENDED_GRANTS = "SELECT id FROM grants WHERE level = 'session' AND created < ? ORDER BY created, id LIMIT ?"
 _DAYS = "SELECT DISTINCT day FROM usage_sums WHERE day < ? ORDER BY day LIMIT ?"
+
+# The records of requests, oldest first: their tables, and how many rows are deleted at once. A batch, which may have 500
+# requests, is as old as the youngest that it may have.
+_OLDEST_REQUESTS = (
+    ("request_records", "SELECT created, id, 1 FROM request_records ORDER BY created, id LIMIT ?", 5 * AT_ONCE),
+    (
+        "request_batches",
+        f"SELECT created + {PERIOD}, id, requests FROM request_batches ORDER BY created, id LIMIT ?",  # noqa: S608 - constants
+        AT_ONCE // 4,
+    ),
+)
 
 # Deletes some of the rows from before this time; how many there were, 0 when none are left.
 Sweep: TypeAlias = Callable[[SqlConnection, float], int]
@@ -98,15 +110,18 @@ def _usage(db: SqlConnection, before: float) -> int:
 def _requests(db: SqlConnection, before: float) -> int:
     surplus = _count(db, "SELECT count(*) FROM request_records") - MOST_REQUESTS
     surplus += _count(db, "SELECT sum(requests) FROM request_batches")
-    oldest = "SELECT created, id, 1 FROM request_records ORDER BY created, id LIMIT ?"
-    rows = [("request_records", *row) for row in db.execute(oldest, (5 * AT_ONCE,)).fetchall()]
-    # All requests of a batch are as old as its youngest may be.
-    oldest = "SELECT created + ?, id, requests FROM request_batches ORDER BY created LIMIT ?"
-    batches = [("request_batches", *row) for row in db.execute(oldest, (PERIOD, AT_ONCE)).fetchall()]
-    old: dict[str, list[tuple[str]]] = {"request_records": [], "request_batches": []}
+    # What is behind the last that was read may be older than some of the other table.
+    found: list[tuple[float, str, int, str]] = []
+    read_until = inf
+    for table, select, most in _OLDEST_REQUESTS:
+        some = db.execute(select, (most,)).fetchall()
+        found += [(*row, table) for row in some]
+        if len(some) == most:
+            read_until = min(read_until, some[-1][0])
+    old: dict[str, list[tuple[str]]] = {table: [] for table, _, _ in _OLDEST_REQUESTS}
     deleted = 0
-    for table, created, id, requests in sorted([*rows, *batches], key=lambda one: one[1]):
-        if created > before and surplus <= deleted:
+    for created, id, requests, table in sorted(found):
+        if created > read_until or (created > before and surplus <= deleted):
             break
         old[table].append((id,))
         deleted += requests
