@@ -1,6 +1,7 @@
 """The first minutes of somebody without a key: `make run`'s server, the README's first screen, the real model."""
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -50,7 +51,8 @@ def test_the_first_screen_asks_the_model_in_the_box() -> None:
 def test_curl_gets_an_answer_from_the_calculator(url: str, command: Shown) -> None:
     """spec: U6, C1, X2"""
     ran = subprocess.run(command.words(url), capture_output=True, text=True, timeout=SECONDS, check=True)
-    assert "7006652" in ran.stdout.replace(",", "")
+    said = json.loads(ran.stdout)["choices"][0]["message"]["content"]
+    assert "7006652" in said.replace(",", "")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.name)

@@ -253,6 +253,20 @@ async def test_settings_reach_the_engine() -> None:
     assert (order.stop, order.max_tokens) == (("END",), 9)
 
 
+async def test_an_answer_with_results_of_tools_is_not_left_to_chance_unless_the_client_wants_that() -> None:
+    """A sampled answer may have another number than its tool."""
+    asked = [user("What is 1234 * 5678?"), *called("calculate", '{"expression": "1234 * 5678"}', "7006652")]
+
+    async def sampled(messages: list[Message], **settings: Any) -> dict[str, Any]:
+        engine = Scripted("7006652")
+        await emitted(engine, messages, settings=RequestSettings(**settings))
+        return dict(engine.orders[-1].sampling)
+
+    assert await sampled(asked) == {"temperature": 0.0}
+    assert await sampled(asked, temperature=0.7) == {"temperature": 0.7}
+    assert (await sampled([*asked, Message("assistant", (Text("7006652"),)), user("Hi")]))["temperature"] > 0
+
+
 async def test_a_prompt_beyond_the_context_is_the_clients_fault() -> None:
     with pytest.raises(InvalidRequest, match="context is 8 tokens, and the request takes 99") as refused:
         await emitted(Scripted(frames.EngineGenerationFailedFrame(1, "too long", 99, 8)), [user("?")])

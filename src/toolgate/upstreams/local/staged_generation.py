@@ -28,13 +28,12 @@ from toolgate.conversation.request import ToolDef
 from toolgate.upstreams.local import frames, grammar, stage_prompts
 from toolgate.upstreams.local.engine_lease import GenerationEngine
 from toolgate.upstreams.local.engine_process import EngineFault
-from toolgate.upstreams.local.tool_choice_plan import NAME, ToolChoicePlan, sampling
+from toolgate.upstreams.local.tool_choice_plan import GREEDY, NAME, ToolChoicePlan, sampling
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer
 
 _NAME_TOKENS = 64
 # A limit, because a small model that does not end a string would go on to the end of its context.
 _ARGUMENT_TOKENS = 1024
-_GREEDY = {"temperature": 0.0}
 _RETRY = 5.0
 # The penalty for choosing no tool: found by measuring, see bench/embedded.py.
 _NO_TOOL_PENALTY = -1.0
@@ -133,7 +132,7 @@ class StagedGeneration:
                 return
         # No call: an answer in text, or in JSON if that was requested.
         order = frames.EngineGenerateFrame(
-            0, stage_prompts.to_answer(plan.conversation), plan.max_tokens, sampling(settings), stop=settings.stop
+            0, stage_prompts.to_answer(plan.conversation), plan.max_tokens, sampling(plan), stop=settings.stop
         )
         written = StageOutput()
         forms = grammar.value(settings.output.schema) if settings.output else None
@@ -160,7 +159,7 @@ class StagedGeneration:
         none = stage_prompts.name_for_no_tool(plan.tools) if plan.may_decline else None
         names = [tool.name for tool in tools] + ([none] if none else [])
         asked = stage_prompts.to_choose(plan.conversation, plan.tools, none)
-        choosing = {**_GREEDY, "logit_bias": [[none, _NO_TOOL_PENALTY]]} if none else _GREEDY
+        choosing = {**GREEDY, "logit_bias": [[none, _NO_TOOL_PENALTY]]} if none else GREEDY
         order = frames.EngineGenerateFrame(0, asked, _NAME_TOKENS, choosing, grammar=grammar.one_of(names))
         written = StageOutput()
         # The lease of the engine is not released yet: another generation follows.
@@ -200,7 +199,7 @@ class StagedGeneration:
 
     def _arguments(self, tool: ToolDef, written: StageOutput, done: Callable[[], None]) -> AsyncGenerator[str, None]:
         most = min(self._plan.max_tokens, _ARGUMENT_TOKENS)
-        order = frames.EngineGenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, _GREEDY)
+        order = frames.EngineGenerateFrame(0, stage_prompts.to_call(self._plan.conversation, tool), most, GREEDY)
         return self._write_with_grammar(order, grammar.arguments(tool.input_schema), written, done)
 
     async def _write_with_grammar(

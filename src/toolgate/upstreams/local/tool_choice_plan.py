@@ -18,6 +18,7 @@ NAME = "embedded"
 # Calls for one question, after which it is answered: small models get lost in longer chains.
 MOST_CALLS = 6
 _ONE_CALL = "parallel_tool_calls: the embedded model makes one call at a time"
+GREEDY = {"temperature": 0.0}
 _SAMPLING_DEFAULTS = {"temperature": 0.3, "top_p": 0.9, "top_k": 20}
 
 
@@ -77,8 +78,11 @@ def make(request: ModelRequest, max_tokens: int, secret: bytes | None = None) ->
     )
 
 
-def sampling(settings: RequestSettings) -> dict[str, Any]:
-    """Return the sampling settings for the engine, with defaults that suit a small model."""
+def sampling(plan: ToolChoicePlan) -> dict[str, Any]:
+    """Return the sampling settings for an answer in text, with defaults that suit a small model."""
+    settings = plan.settings
+    # Results of tools have to be repeated exactly, and a digit that is sampled may be another one.
+    defaults = GREEDY if plan.conversation.last.used else _SAMPLING_DEFAULTS
     given = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
@@ -87,4 +91,4 @@ def sampling(settings: RequestSettings) -> dict[str, Any]:
         "frequency_penalty": settings.frequency_penalty,
         "presence_penalty": settings.presence_penalty,
     }
-    return {**_SAMPLING_DEFAULTS, **{name: value for name, value in given.items() if value is not None}}
+    return {**defaults, **{name: value for name, value in given.items() if value is not None}}
