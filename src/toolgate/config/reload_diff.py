@@ -9,7 +9,7 @@ from msgspec import Struct
 from toolgate.config.errors import ProblemCollector
 from toolgate.config.resolve import check_bind
 from toolgate.config.resolved_config import Config, ModelConfig
-from toolgate.config.settings import ApprovalSettings
+from toolgate.config.settings import ApprovalSettings, KeySettings
 
 # What a running server applies; everything else of `server` and `tools` is read once, at the start.
 _LIVE_SERVER = ("open", "hosts", "origins", "keepalive_seconds", "first_event_wait")
@@ -18,12 +18,15 @@ _RESTART = ("embedded", "storage", "storage_pool", "redis", "responses", "runs")
 # From the loosest to the strictest.
 _STANCES = ("allow", "ask", "deny")
 # Settings of keys and models without which a request is checked less.
-_CHECKS = {
+_CHECKS: Mapping[str, tuple[type[Struct], tuple[str, ...]]] = {
     "keys": (
-        *("models", "tools", "blocked_tools"),
-        *("requests_per_minute", "tokens_per_minute", "concurrency", "budget"),
+        KeySettings,
+        (
+            *("models", "tools", "blocked_tools"),
+            *("requests_per_minute", "tokens_per_minute", "concurrency", "budget"),
+        ),
     ),
-    "models": ("price", "blocked_tools"),
+    "models": (ModelConfig, ("price", "blocked_tools")),
 }
 
 
@@ -80,11 +83,11 @@ def diff(old: Config, new: Config) -> ConfigChanges:
 def _lost_checks(old: Config, new: Config) -> list[str]:
     """List the rules, and the limits of keys and models that stay, which the new configuration no longer has."""
     gone = []
-    for section, fields in _CHECKS.items():
+    for section, (kind, fields) in _CHECKS.items():
         remaining = _by_name(getattr(new, section))
+        # For each of these fields the default means that nothing is checked.
+        defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
         for name, before in _by_name(getattr(old, section)).items():
-            # For each of these fields the default means that nothing is checked.
-            defaults = {field.name: field.default for field in msgspec.structs.fields(before)}
             gone += [
                 f"{section}.{name}.{field}"
                 for field in fields
