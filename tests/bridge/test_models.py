@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -25,6 +24,7 @@ from tests.bridge.scripted_editor import (
     replies,
     text,
 )
+from tests.ports import free_port
 from toolgate.config import BUILTIN, VSCODE, KeySettings, ModelConfig, Secret, ServerSettings, TargetConfig
 
 BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -153,10 +153,7 @@ async def test_a_model_that_ignores_it_twice_is_passed_on_with_a_warning(http: h
 
 
 async def test_an_editor_joins_again_after_the_gateway_has_restarted() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = ServerSettings(port=port, drain_seconds=0)
+    server = ServerSettings(port=free_port(), drain_seconds=0)
     async with AsyncExitStack() as stack:
         async with gateway(server=server) as http:
             window = await stack.enter_async_context(editor(url(http), id="same"))

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import sys
 import time
 from collections import deque
@@ -15,6 +14,7 @@ import httpx
 
 from tests.chaos.model import PRICE
 from tests.chaos.oracle import NAMES
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 KEY = "chaos-key-0123456789"
@@ -42,13 +42,6 @@ def configuration(storage: str, upstream: str, **changes: Any) -> dict[str, Any]
         "log": {"level": "warning"},
         **changes,
     }
-
-
-def free_port() -> int:
-    """A port that nobody uses just now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Server:

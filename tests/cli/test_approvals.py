@@ -5,7 +5,6 @@ import http.server
 import json
 import os
 import pty
-import socket
 import struct
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.api.approval_server import ApprovalServer, approval_server_in_thread
+from tests.ports import refusing_port
 from toolgate.cli.approvals import app
 from toolgate.tools.tool import CallPreview
 
@@ -191,9 +191,8 @@ def test_refusals_are_reported_in_a_sentence(inbox: ApprovalServer) -> None:
     assert "No valid API key" in run(inbox, key="wrong").stderr
     assert "lacks the scope tools" in run(inbox, key="talker-key").stderr
     assert "must start with http" in run(inbox, TOOLGATE_URL="file:///etc/passwd").stderr
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        gone = run(inbox, TOOLGATE_URL=f"http://127.0.0.1:{sock.getsockname()[1]}")
+    with refusing_port() as port:
+        gone = run(inbox, TOOLGATE_URL=f"http://127.0.0.1:{port}")
     assert gone.exit_code == 1
     assert "no answer" in gone.stderr
 

@@ -22,6 +22,7 @@ import pytest
 from typer.testing import CliRunner, Result
 from websockets.asyncio.server import serve
 
+from tests.ports import free_port, refusing_port
 from toolgate import __version__
 from toolgate.app import startup_helpers
 from toolgate.cli import config_watch as watching
@@ -84,11 +85,14 @@ def upstream() -> Iterator[str]:
 
 
 @pytest.fixture
-def closed_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+def closed_port() -> Iterator[int]:
+    with refusing_port() as port:
+        yield port
+
+
+@pytest.fixture
+def unused_port() -> int:
+    return free_port()
 
 
 def test_the_version_is_printed() -> None:
@@ -303,21 +307,21 @@ class TestServe:
 
     @pytest.mark.parametrize(("workers", "status"), [("1", 1), ("2", 3)])
     def test_tables_of_a_newer_version_are_reported_without_a_story(
-        self, empty_folder: Path, closed_port: int, workers: str, status: int
+        self, empty_folder: Path, unused_port: int, workers: str, status: int
     ) -> None:
         assert run("db", "migrate").exit_code == 0
         with closing(sqlite3.connect("toolgate.db")) as database, database:
             database.execute("INSERT INTO schema_versions VALUES (9999, 'future', 1.0)")
-        command = [*PROGRAM, "serve", "--port", str(closed_port), "--workers", workers]
+        command = [*PROGRAM, "serve", "--port", str(unused_port), "--workers", workers]
         done = subprocess.run(command, capture_output=True, cwd=empty_folder, text=True, timeout=60)
         assert done.returncode == status
         assert "was used by a newer version" in done.stderr
         assert "Traceback" not in done.stderr
 
-    def test_it_serves_reloads_and_stops(self, empty_folder: Path, closed_port: int) -> None:
+    def test_it_serves_reloads_and_stops(self, empty_folder: Path, unused_port: int) -> None:
         config = empty_folder / "toolgate.yaml"
         config.write_text("keys: [{name: a, key: first-key}]\nlog: {format: json}")
-        command = [*PROGRAM, "serve", "--port", str(closed_port), "--reload", "--open"]
+        command = [*PROGRAM, "serve", "--port", str(unused_port), "--reload", "--open"]
         env = {**os.environ, "BROWSER": f"sh -c 'echo %s > opened; mv opened {empty_folder}/browser'"}
         with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=empty_folder, text=True, env=env) as server:
             try:
@@ -325,18 +329,18 @@ class TestServe:
                 assert server.stderr.readline() == "Using toolgate.yaml\n"
                 _read_until(server.stderr, "Try this next:")
                 command_line = server.stderr.readline()
-                assert f"curl -s http://127.0.0.1:{closed_port}/v1/chat/completions" in command_line
+                assert f"curl -s http://127.0.0.1:{unused_port}/v1/chat/completions" in command_line
                 env = {**os.environ, "TOOLGATE_KEY": "first-key"}
                 tried = subprocess.run(["sh", "-c", command_line], capture_output=True, env=env, check=True)
                 assert (
                     "I only repeat what you say: Hello" in json.loads(tried.stdout)["choices"][0]["message"]["content"]
                 )
-                assert f"chat --url http://127.0.0.1:{closed_port}\n" in server.stderr.readline()
-                assert _models(closed_port, "first-key") == ["echo"]
+                assert f"chat --url http://127.0.0.1:{unused_port}\n" in server.stderr.readline()
+                assert _models(unused_port, "first-key") == ["echo"]
                 config.write_text("keys: [{name: b, key: second-key}]\nlog: {format: json}")
                 _read_until(server.stderr, '"reloaded"')
-                assert _appeared(empty_folder / "browser") == f"http://127.0.0.1:{closed_port}/console/\n"
-                assert _models(closed_port, "second-key") == ["echo"]
+                assert _appeared(empty_folder / "browser") == f"http://127.0.0.1:{unused_port}/console/\n"
+                assert _models(unused_port, "second-key") == ["echo"]
             finally:
                 server.send_signal(signal.SIGTERM)
                 server.communicate(timeout=30)
@@ -344,17 +348,17 @@ class TestServe:
 
     @pytest.mark.parametrize("workers", ["1", "2"])
     def test_signals_before_it_serves_are_handled_once_it_does(
-        self, empty_folder: Path, closed_port: int, workers: str
+        self, empty_folder: Path, unused_port: int, workers: str
     ) -> None:
         (empty_folder / "toolgate.yaml").write_text("keys: [{name: a, key: first-key}]\nlog: {format: json}")
-        command = [*PROGRAM, "serve", "--port", str(closed_port), "--workers", workers]
+        command = [*PROGRAM, "serve", "--port", str(unused_port), "--workers", workers]
         with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=empty_folder, text=True) as server:
             try:
                 assert server.stderr is not None
                 assert server.stderr.readline() == "Using toolgate.yaml\n"
                 server.send_signal(signal.SIGHUP)
                 _read_until(server.stderr, '"reloaded"')
-                assert _models(closed_port, "first-key") == ["echo"]
+                assert _models(unused_port, "first-key") == ["echo"]
             finally:
                 server.send_signal(signal.SIGTERM)
                 server.communicate(timeout=30)

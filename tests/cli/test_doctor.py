@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.cli.pseudo_terminal import on_terminal
+from tests.ports import free_port, refusing_port
 from toolgate import __version__
 from toolgate.cli.commands import app
 
@@ -26,11 +27,14 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def closed_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+def closed_port() -> Iterator[int]:
+    with refusing_port() as port:
+        yield port
+
+
+@pytest.fixture
+def unused_port() -> int:
+    return free_port()
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -80,9 +84,9 @@ def findings(result: Result) -> dict[str, list[tuple[str, str, str]]]:
     return found
 
 
-def test_a_healthy_installation_has_no_problem(empty_folder: Path, closed_port: int) -> None:
+def test_a_healthy_installation_has_no_problem(empty_folder: Path, unused_port: int) -> None:
     (empty_folder / "toolgate.yaml").write_text(
-        f"server: {{port: {closed_port}}}\nkeys: [{{name: me, key: a-key-of-mine, scopes: [chat, tools, admin]}}]\n"
+        f"server: {{port: {unused_port}}}\nkeys: [{{name: me, key: a-key-of-mine, scopes: [chat, tools, admin]}}]\n"
     )
     result = run(url=None)
     assert result.exit_code == 0, result.output
@@ -90,13 +94,13 @@ def test_a_healthy_installation_has_no_problem(empty_folder: Path, closed_port: 
     assert {level for lines in found.values() for level, _, _ in lines} == {"ok"}
     assert found["version"][0][1].startswith(f"toolgate {__version__}, Python 3")
     assert found["config"][0][1] == "toolgate.yaml: 1 model, by default echo"
-    assert found["port"][0][1] == f"127.0.0.1 port {closed_port} is free"
+    assert found["port"][0][1] == f"127.0.0.1 port {unused_port} is free"
     place = f"sqlite:///{Path.cwd()}/toolgate.db"
     assert found["database"][0][1] == f"{place}: there is no file yet; a server creates it"
     assert "GB free" in found["disk"][0][1]
     assert found["keys"][0][1] == "me (chat, tools, admin)"
     assert found["tools"][0][1] == "builtin: 3 tools"
-    assert f"none answers at http://127.0.0.1:{closed_port};" in found["server"][0][1]
+    assert f"none answers at http://127.0.0.1:{unused_port};" in found["server"][0][1]
     assert list(empty_folder.iterdir()) == [empty_folder / "toolgate.yaml"]
 
 
@@ -195,13 +199,13 @@ def test_missing_weights_are_named_with_the_command_that_fetches_them(empty_fold
     assert found["local model"][0][0] == "problem"
 
 
-def test_a_terminal_shows_lines_of_its_width_with_the_advice_below(empty_folder: Path, closed_port: int) -> None:
-    (empty_folder / "toolgate.yaml").write_text(f"server: {{port: {closed_port}}}\nembedded: {{folder: ./weights}}\n")
+def test_a_terminal_shows_lines_of_its_width_with_the_advice_below(empty_folder: Path, unused_port: int) -> None:
+    (empty_folder / "toolgate.yaml").write_text(f"server: {{port: {unused_port}}}\nembedded: {{folder: ./weights}}\n")
     env = {"TOOLGATE_URL": "http://127.0.0.1:9", "ENABLE_EMBEDDED_MODEL": "true"}
     with on_terminal("doctor", "--offline", env=env, width=60) as program:
         assert program.wait() == 0
     lines = program.screen.lines
-    assert f"ok       port        127.0.0.1 port {closed_port} is free" in lines
+    assert f"ok       port        127.0.0.1 port {unused_port} is free" in lines
     assert any(line.startswith("warning  local model the weights") for line in lines)
     assert any(line.startswith(" " * 21 + "→ A server downloads them") for line in lines)
     assert max([len(line) for line in lines]) <= 60

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import httpx
 
 from tests.editor.chat_peer import ScriptedPeer
 from tests.editor.window import wait_until
+from tests.ports import free_port
 from tests.stage import Stage
 from toolgate.testing import FakeTool
 
@@ -70,11 +70,3 @@ def answers(url: str) -> bool:
         return httpx.get(f"{url}/healthz", timeout=30).status_code == 200
     except httpx.TransportError:
         return False
-
-
-def free_port() -> int:
-    """A port at which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -11,8 +11,9 @@ from playwright.sync_api import Browser, expect
 
 from tests.editor.conftest import SETTINGS
 from tests.editor.editor import Editor, running_editor
-from tests.editor.gateways import Gateway, GatewayProcess, answers, free_port, get, model_names
+from tests.editor.gateways import Gateway, GatewayProcess, answers, get, model_names
 from tests.editor.window import Window, wait_until
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")

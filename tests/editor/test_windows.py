@@ -12,8 +12,9 @@ import pytest
 
 from tests.api.http_client import PATHS, body
 from tests.editor.editor import Editor
-from tests.editor.gateways import Gateway, GatewayProcess, answers, free_port, get, model_names
+from tests.editor.gateways import Gateway, GatewayProcess, answers, get, model_names
 from tests.editor.window import Window, wait_until
+from tests.ports import free_port
 
 MODEL = "vscode/scripted/mini"
 

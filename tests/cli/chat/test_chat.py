@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from base64 import b64decode
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.pseudo_terminal import TerminalProgram, on_terminal
+from tests.ports import refusing_port
 from tests.stage import Stage, on_stage
 from toolgate.config import KeySettings, Secret
 from toolgate.conversation.errors import UpstreamUnavailable
@@ -458,9 +458,8 @@ class TestWithoutATerminal:
         binary = [sys.executable, "-c", "from toolgate.cli import main; main()", "chat"]
         refused = subprocess.run(binary, input=b"\xff\x00", capture_output=True, env={**os.environ, **place.env})
         assert (refused.returncode, refused.stderr) == (2, b"The input is not text in UTF-8.\n")
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            gone = place.piped("Ask", TOOLGATE_URL=f"http://127.0.0.1:{sock.getsockname()[1]}")
+        with refusing_port() as port:
+            gone = place.piped("Ask", TOOLGATE_URL=f"http://127.0.0.1:{port}")
         assert gone.returncode == 1
         assert "Start a server with `toolgate serve`" in gone.stderr
 

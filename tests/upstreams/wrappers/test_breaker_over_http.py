@@ -1,12 +1,12 @@
 """When an upstream is left alone, over real sockets: a request counts once, 429 never, and the only upstream stays open."""
 
 import json
-import socket
 
 import pytest
 
 from tests.api.http_client import PATHS, HttpResponse, ask, body
 from tests.app.test_faults import GOOD_WHOLE, gateway
+from tests.ports import refusing_port
 from tests.stage import MEMORY
 from tests.upstreams.transport.faulty import Script, answering, whole
 from toolgate.app.reloadable_asgi_app import Toolgate
@@ -56,13 +56,13 @@ async def test_a_request_that_is_retried_counts_once() -> None:
 async def test_the_only_upstream_is_left_alone_when_it_cannot_be_reached(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        url = f"http://127.0.0.1:{gone.getsockname()[1]}/v1"
-    upstream = UpstreamConfig(name="u", dialect="openai_chat", base_url=url, breaker=BreakerSettings(failures=2))
-    model = ModelConfig(name="m", targets=(TargetConfig(upstream="u", model="up"),), retries=0)
-    config = Config(server=ServerSettings(port=0), upstreams={"u": upstream}, models=(model,), storage=MEMORY)
-    async with listening(Toolgate(config)) as gate:
-        response = [await asked(gate) for _ in range(3)]
+    with refusing_port() as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        upstream = UpstreamConfig(name="u", dialect="openai_chat", base_url=url, breaker=BreakerSettings(failures=2))
+        model = ModelConfig(name="m", targets=(TargetConfig(upstream="u", model="up"),), retries=0)
+        config = Config(server=ServerSettings(port=0), upstreams={"u": upstream}, models=(model,), storage=MEMORY)
+        async with listening(Toolgate(config)) as gate:
+            response = [await asked(gate) for _ in range(3)]
         assert [one.json["error"]["code"] for one in response] == ["upstream_unavailable"] * 2 + ["circuit_open"]
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     [line] = [line for line in lines if line["event"] == "circuit"]
