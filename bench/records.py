@@ -23,6 +23,7 @@ from toolgate.conversation.request_ids import RequestIdGenerator
 from toolgate.engine.run_limits import Price
 from toolgate.storage.database import Database
 from toolgate.storage.keyset_page import TimeRange
+from toolgate.storage.request_batches import columns_of
 from toolgate.storage.request_records import RequestStore
 from toolgate.storage.stored_requests import FAILED, RequestFilter, StatusRange, StoredRequest
 from toolgate.telemetry.log_writer import Logger
@@ -133,7 +134,8 @@ async def fill(store: RequestStore, database: Database, rows: int, per_second: i
     chance, ids = random.Random(1), RequestIdGenerator()
     for start in range(0, rows, _AT_ONCE):
         some = [_row(number, chance, ids, per_second) for number in range(start, min(rows, start + _AT_ONCE))]
-        await database.change(store.adding(lambda some=some: some))  # type: ignore[misc]  # it runs at once
+        for one in store.adding(columns_of(some)):
+            await database.change(one.write)
 
 
 async def timed(read: Callable[[], Awaitable[object]]) -> tuple[float, float]:

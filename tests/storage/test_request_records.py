@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from toolgate.conversation.request_ids import RequestIdGenerator
 from toolgate.storage import retention
 from toolgate.storage.database import Database
 from toolgate.storage.keyset_page import TimeRange
+from toolgate.storage.request_batches import columns_of, unpack
 from toolgate.storage.request_records import RequestStore
 from toolgate.storage.stored_requests import RequestFilter, StatusRange, StoredRequest
 
@@ -56,8 +58,8 @@ async def database(storage_url: str) -> AsyncIterator[Database]:
 
 async def put(database: Database, *rows: StoredRequest, background: tuple[StoredRequest, ...] = ()) -> RequestStore:
     store = RequestStore(database)
-    await database.change(store.adding(lambda: rows))
-    await database.change(store.replacing(lambda: background))
+    for one in [*(store.adding(columns_of(rows)) if rows else ()), *store.replacing(background)]:
+        await database.change(one.write)
     return store
 
 
@@ -144,6 +146,28 @@ async def test_every_request_of_a_batch_is_found_by_its_id_and_by_its_owner_alon
     assert await store.page(RequestFilter(), RequestIdGenerator().new_id(NOW + 1), 5) is None
 
 
+def test_a_batch_of_an_earlier_version_is_read() -> None:
+    requests = [request(number) for number in range(12)]
+    assert unpack(msgspec.msgpack.encode(requests)) == requests
+
+
+@pytest.mark.parametrize("broken", [{"path": "\ud800"}, {"input_tokens": 2**70}])
+async def test_of_requests_with_one_that_cannot_be_stored_the_others_are(
+    database: Database, broken: dict[str, Any]
+) -> None:
+    rows = [request(number, created=NOW, **(broken if number == 5 else {})) for number in range(12)]
+    [write] = RequestStore(database).adding(columns_of(rows))
+    assert write.singly is not None
+    failed = 0
+    for one in write.singly():
+        try:
+            await database.change(one)
+        except Exception:  # noqa: BLE001  # whatever the database raises
+            failed += 1
+    assert failed == 1
+    assert len(await ids(RequestStore(database), RequestFilter())) == 11
+
+
 async def test_a_batch_that_is_written_twice_is_stored_once(database: Database) -> None:
     """A transaction whose commit was not confirmed is run again."""
     rows = [varied(0, NOW + number / 100) for number in range(50)]
@@ -182,6 +206,23 @@ async def test_a_rare_text_is_looked_for_in_so_many_rows_and_the_next_page_goes_
     page = await store.page(RequestFilter(text="nothing"), rows[5].id, 5, rows=20, newest_first=False)
     assert page is not None
     assert (page.requests, page.last) == ([], rows[25].place)
+
+
+async def test_a_next_page_begins_behind_a_request_of_the_same_owner_though_another_index_has_fewer_rows(
+    database: Database,
+) -> None:
+    rare = [request(number, owner="bob", model="rare") for number in range(1, 60)]
+    own = [request(0, model="rare"), *[request(100 + number) for number in range(1000)]]
+    store = await put(database, *rare, *own)
+    found: list[StoredRequest] = []
+    after = None
+    while (page := await store.page(RequestFilter("ann", "rare"), after, 5, rows=50)) is not None:
+        found += page.requests
+        if page.last is None:
+            break
+        after = page.last[1]
+        assert await store.find(after, "ann") is not None
+    assert found == own[:1]
 
 
 async def test_the_record_of_a_background_run_replaces_that_of_its_request_and_keeps_its_time(

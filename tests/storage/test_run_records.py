@@ -92,6 +92,24 @@ async def test_runs_are_found_by_owner_state_model_and_time(database: Database) 
     assert await store.page(RunFilter(owner="bob"), "run0000", 5) is None
 
 
+async def test_a_next_page_begins_behind_a_run_of_the_same_owner_though_another_index_has_fewer_rows(
+    database: Database,
+) -> None:
+    store = RunRecordStore(database)
+    rare = [run(number, owner="bob", model="rare") for number in range(1, 60)]
+    own = [run(0, model="rare"), *[run(100 + number) for number in range(1000)]]
+    await database.change(lambda db: [store.opening(one)(db) for one in (*rare, *own)])
+    found: list[RunRecord] = []
+    after = None
+    while (page := await store.page(RunFilter("ann", model="rare"), after, 5, rows=50)) is not None:
+        found += page.runs
+        if page.last is None:
+            break
+        after = page.last
+        assert await store.find(after, "ann") is not None
+    assert found == own[:1]
+
+
 async def test_foreground_runs_of_dead_nodes_are_ended_and_those_of_living_ones_are_not(database: Database) -> None:
     clock = NOW
     nodes = {name: RunRecordStore(database, name, clock=lambda: clock) for name in ("dead", "silent", "alive", "own")}

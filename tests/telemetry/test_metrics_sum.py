@@ -10,7 +10,7 @@ def rendered(seconds: float, model: str = "m", streams: int = 1) -> str:
     counters = metrics.of_model("openai_chat", model)
     counters.statuses[200] += 1
     counters.latency.add([seconds])
-    counters.add_usage([Usage(10, 5)])
+    counters.add_usage(Usage(10, 5))
     metrics.count_attempt("u", "ok")
     metrics.streams_open = streams
     return metrics.render().decode()

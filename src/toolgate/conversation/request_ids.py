@@ -8,8 +8,10 @@ _IN_ORDER = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _VALUES = {digit: value for value, digit in enumerate(_IN_ORDER)}
 # Two characters in order, one pair for each of the 3,844 parts of a second.
 _PAIRS = [first + second for first in _IN_ORDER for second in _IN_ORDER]
+_PARTS = len(_PAIRS)
 _LENGTH = 20
 _SECOND_LENGTH = 6
+_RANDOM_LENGTH = _LENGTH - _SECOND_LENGTH - 2
 
 
 class RequestIdGenerator:
@@ -30,7 +32,7 @@ class RequestIdGenerator:
             second = int(now)
             self._from, self._until = second, second + 1
             self._start = "".join([_IN_ORDER[second // 62**place % 62] for place in range(_SECOND_LENGTH - 1, -1, -1)])
-        return self._start + _PAIRS[int((now - self._from) * len(_PAIRS))] + random_suffix(_LENGTH - 8)
+        return f"{self._start}{_PAIRS[int((now - self._from) * _PARTS)]}{random_suffix(_RANDOM_LENGTH)}"
 
 
 def second_of(id: str) -> int | None:

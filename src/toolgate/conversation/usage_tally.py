@@ -1,6 +1,6 @@
 """Add up the usage of all upstreams that are asked while one request is served."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -31,8 +31,9 @@ class UsageTally(Struct, eq=False):
 
     # The sum of what is certain.
     usage: Usage | None = None
-    # The same by the model that was asked, since each has its own price; "" where that is not known.
-    by_model: dict[str, Usage] = {}
+    # The model of all of it, and once there are several, the same by model: each has its own price. "" is not known.
+    model: str = ""
+    by_models: dict[str, Usage] | None = None
     # The steps whose usage is not certain yet; the model that is asked adds its step here.
     open_steps: list[OpenUsageStep] = []
     # How many questions were sent to models that editors lend, each of which may cost a person something.
@@ -41,6 +42,11 @@ class UsageTally(Struct, eq=False):
     listener: Callable[[Usage, str], None] | None = None
     # Returns, as text, what a run may use no more of: the budget of its key; None while something is left.
     used_up: Callable[[], str | None] | None = None
+
+    @property
+    def by_model(self) -> Mapping[str, Usage]:
+        """The sum by the model that was asked."""
+        return self.by_models or ({} if self.usage is None else {self.model: self.usage})
 
     def close(self, step: OpenUsageStep, usage: Usage | None) -> None:
         """Add the usage of a step and close it; a second call changes nothing."""
@@ -52,9 +58,13 @@ class UsageTally(Struct, eq=False):
         """Add usage of a model."""
         if usage is None:
             return
-        self.usage = usage if self.usage is None else self.usage + usage
-        before = self.by_model.get(model)
-        self.by_model[model] = usage if before is None else before + usage
+        if self.usage is None:  # most requests ask one model once: they need no dictionary
+            self.usage, self.model = usage, model
+        else:
+            by_models = self.by_models = self.by_models or {self.model: self.usage}
+            before = by_models.get(model)
+            by_models[model] = usage if before is None else before + usage
+            self.usage += usage
         if self.listener is not None:
             self.listener(usage, model)
 

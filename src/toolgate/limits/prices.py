@@ -36,9 +36,9 @@ def reservation_prices(config: Config) -> Callable[[str], Price]:
     return lambda name: prices.find(name) or _FREE
 
 
-def cost_of_all(records: Iterable[RequestRecord], price_of: Callable[[str], Price]) -> float:
-    """Return the cost of requests together."""
-    return 0.0 if price_of is _free else sum([cost_of(one, price_of) for one in records])
+def costs_of(records: Iterable[RequestRecord], price_of: Callable[[str], Price]) -> list[float]:
+    """Return the cost of each request; none if there are no prices."""
+    return [] if price_of is _free else [cost_of(one, price_of) for one in records]
 
 
 def cost_of(record: RequestRecord, price_of: Callable[[str], Price]) -> float:

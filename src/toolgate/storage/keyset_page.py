@@ -26,12 +26,14 @@ class SqlCondition(Struct, frozen=True):
     """A condition on a row; `unindexed` is the same in a form that uses no index, and is given if there is one.
 
     An index has the column of the condition before `created`. Of several conditions with an index one is chosen here, since
-    SQLite knows nothing of how many rows each of them finds.
+    SQLite knows nothing of how many rows each of them finds. The condition on the `owner` has an index, and the row behind
+    which a next page begins fulfils it: an owner is never given the id of another's row.
     """
 
     sql: str
     values: tuple[Any, ...] = ()
     unindexed: str | None = None
+    owner: bool = False
 
 
 class TimeRange(Struct, frozen=True):
@@ -66,18 +68,25 @@ class KeysetQuery(Struct, frozen=True):
         if len(indexed) == len(self.conditions) <= 1:
             return _ended(scan.rows(db, self.conditions, limit + 1), limit)
         base = scan.rarest(db, indexed)
+        owner = next((one for one in indexed if one.owner), base)
         edge = scan.time_after(db, base, rows)
-        # In their other form: SQLite might choose the index of one of them, which may find far more rows.
-        others = [
-            one if one.unindexed is None else SqlCondition(one.unindexed, one.values)
-            for one in self.conditions
-            if one is not base
-        ]
-        found = scan.rows(db, [*([base] if base else []), *others], limit + 1, edge)
+        found = scan.rows(db, self._beside(base), limit + 1, edge)
+        if base is not owner and len(found) <= limit and edge is not None:
+            # The row at `edge` may be another owner's: so many rows of this owner are looked at instead.
+            base, edge = owner, scan.time_after(db, owner, rows)
+            found = scan.rows(db, self._beside(base), limit + 1, edge)
         if len(found) > limit or edge is None:
             return _ended(found, limit)
         # The page is not full and the table goes on behind `edge`: the next page begins there.
         return KeysetPage(found, scan.last_at(db, base, edge))
+
+    def _beside(self, base: SqlCondition | None) -> list[SqlCondition]:
+        """Return all conditions, with `base` as the only one that uses an index."""
+        # SQLite might choose the index of another, which may find far more rows.
+        return [
+            one if one is base or one.unindexed is None else SqlCondition(one.unindexed, one.values)
+            for one in self.conditions
+        ]
 
 
 def _ended(found: list[Sequence[Any]], limit: int) -> KeysetPage:

@@ -4,15 +4,14 @@ A bucket is wider than the one before by an eighth power of two, so that a perce
 however many requests there were.
 """
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from math import log2
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from toolgate.conversation.bucket_counts import count_in_buckets
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.responses import Write
 
@@ -85,10 +84,9 @@ class LatencyStore:
         return await self._database.read(read)
 
 
-def count_by_bucket(durations: Iterable[float]) -> Counter[int]:
-    """Return how many durations, in seconds, are in each bucket."""
-    counts = Counter(map(partial(bisect_left, _EDGES), durations))
-    return Counter({_FIRST + number: count for number, count in counts.items()})
+def count_by_bucket(durations: Sequence[float]) -> Counter[int]:
+    """Return how many durations, in seconds and in ascending order, are in each bucket."""
+    return Counter({_FIRST + number: count for number, count in count_in_buckets(durations, _EDGES)})
 
 
 def percentile(counts: Mapping[int, int], share: float) -> float | None:

@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.keyset_page import ROWS, KeysetQuery, SqlCondition
-from toolgate.storage.request_batches import add_in_batches, find_in_batches, page_of_batches
+from toolgate.storage.request_batches import RequestColumns, find_in_batches, pack, page_of_batches
 from toolgate.storage.responses import Write
 from toolgate.storage.stored_requests import FAILED, RequestFilter, RequestPage, StoredRequest
 
 # How many rows one page looks at where a text is searched for: each costs as much as four others.
 TEXT_ROWS = 2_500
+
+# Bytes of a row without the texts that clients and upstreams decide, about.
+_ROW_BYTES = 600
 
 _FIELDS = StoredRequest.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -37,27 +41,40 @@ INSERT INTO request_records ({_COLUMNS}) VALUES ({_VALUES}) ON CONFLICT (id) DO 
 _FIND = f"SELECT {_COLUMNS} FROM request_records WHERE id = :id AND (CAST(:owner AS TEXT) IS NULL OR owner = :owner)"  # noqa: S608 - constants
 
 
+class RequestWrite(Struct, frozen=True):
+    """A write of several records, and about how many bytes they take until then.
+
+    `singly` returns a write for each of them, if they are rows.
+    """
+
+    write: Write
+    size: int
+    requests: int
+    singly: Callable[[], Iterable[Write]] | None = None
+
+
 class RequestStore:
     """Stores the records of requests."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def adding(self, requests: Callable[[], Iterable[StoredRequest]]) -> Write:
-        """Return the write that stores these, which are made in the thread of the database."""
+    def adding(self, requests: RequestColumns) -> list[RequestWrite]:
+        """Return the writes that store these, of which there must be at least one.
 
-        def write(db: SqlConnection) -> None:
-            if rows := add_in_batches(db, requests()):
-                db.executemany(_INSERT, map(astuple, rows))
+        Batches are packed here and now: the thread of the database gets bytes, and not thousands of small objects that
+        its processor core would have to fetch from the other.
+        """
+        batches, rows = pack(requests)
+        writes = [RequestWrite(one.write, _ROW_BYTES + len(one.packed), one.requests) for one in batches]
+        return [*writes, _write_rows(_INSERT, rows)] if rows else writes
 
-        return write
-
-    def replacing(self, requests: Callable[[], Iterable[StoredRequest]]) -> Write:
+    def replacing(self, requests: Sequence[StoredRequest]) -> list[RequestWrite]:
         """Return the write that stores these in the place of the records of their ids, and keeps the times of those.
 
         The record of a background response replaces that of the request for it.
         """
-        return lambda db: db.executemany(_REPLACE, map(astuple, requests()))
+        return [_write_rows(_REPLACE, requests)] if requests else []
 
     async def find(self, id: str, owner: str | None) -> StoredRequest | None:
         """Return the request of this id, if this owner has it; None is any owner."""
@@ -89,6 +106,15 @@ class RequestStore:
         return await self._database.read(read)
 
 
+def _write_rows(statement: str, requests: Sequence[StoredRequest]) -> RequestWrite:
+    def writing(rows: Sequence[StoredRequest]) -> Write:
+        return lambda db: db.executemany(statement, map(astuple, rows))
+
+    texts = sum([len(one.path) + len(f"{one.error}{one.tools}{one.warnings}") for one in requests])
+    size = _ROW_BYTES * len(requests) + texts
+    return RequestWrite(writing(requests), size, len(requests), lambda: [writing([one]) for one in requests])
+
+
 def _find(db: SqlConnection, id: str, owner: str | None) -> StoredRequest | None:
     row = db.execute(_FIND, {"id": id, "owner": owner}).fetchone()
     return find_in_batches(db, id, owner) if row is None else _request(row)
@@ -109,7 +135,7 @@ def _merge(pages: Sequence[RequestPage], limit: int, *, newest_first: bool) -> R
 def _conditions(wanted: RequestFilter) -> Iterable[SqlCondition]:
     # `|| ''` and `+ 0` change no value, and keep the database from using an index (`SqlCondition.unindexed`).
     if wanted.owner is not None:
-        yield SqlCondition("owner = ?", (wanted.owner,), unindexed="owner || '' = ?")
+        yield SqlCondition("owner = ?", (wanted.owner,), unindexed="owner || '' = ?", owner=True)
     if wanted.model is not None:
         yield SqlCondition("model = ?", (wanted.model,), unindexed="model || '' = ?")
     if wanted.dialect is not None:

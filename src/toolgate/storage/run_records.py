@@ -185,7 +185,7 @@ class RunRecordStore:
     ) -> RunPage | None:
         """Return at most so many runs after the one named `after`; None if there is no such one."""
         conditions = [
-            SqlCondition(f"{name} = ?", (value,), unindexed=f"{name} || '' = ?")
+            SqlCondition(f"{name} = ?", (value,), unindexed=f"{name} || '' = ?", owner=name == "owner")
             for name in ("owner", "state", "model")
             if (value := getattr(wanted, name)) is not None
         ]

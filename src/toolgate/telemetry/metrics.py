@@ -6,12 +6,11 @@ the event loop only, so that no lock is needed.
 
 import os
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
+from toolgate.conversation.bucket_counts import count_in_buckets
 from toolgate.conversation.events import Usage
 from toolgate.telemetry.prometheus import Sample, family, histogram
 
@@ -32,8 +31,8 @@ class LatencyHistogram:
         self.sum = 0.0
 
     def add(self, durations: Sequence[float]) -> None:
-        """Count durations, in seconds."""
-        for bucket, count in Counter(map(partial(bisect_left, _BOUNDS), durations)).items():
+        """Count durations, in seconds and in ascending order."""
+        for bucket, count in count_in_buckets(durations, _BOUNDS):
             self.counts[bucket] += count
         self.sum += sum(durations)
 
@@ -51,15 +50,10 @@ class ClientRequestCounters:
         self.tokens = [0] * len(_TOKEN_KINDS)
         self.calls = self.bytes_in = self.bytes_out = 0
 
-    def add_usage(self, used: Sequence[Usage]) -> None:
-        """Count the tokens of answers."""
-        # In the order of _TOKEN_KINDS.
-        tokens = self.tokens
-        tokens[0] += sum([one.input for one in used])
-        tokens[1] += sum([one.output for one in used])
-        tokens[2] += sum([one.cache_read for one in used])
-        tokens[3] += sum([one.cache_write for one in used])
-        tokens[4] += sum([one.reasoning for one in used])
+    def add_usage(self, usage: Usage) -> None:
+        """Count the tokens of answers together."""
+        used = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)  # as _TOKEN_KINDS
+        self.tokens = [before + more for before, more in zip(self.tokens, used, strict=True)]
 
 
 class Metrics:
@@ -70,7 +64,7 @@ class Metrics:
         self.lines_dropped = 0
         self._started = time.time()
         self._by_model: dict[tuple[str, str], ClientRequestCounters] = {}
-        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._attempts: dict[tuple[str, str], int] = {}
         self._tool_runs: Counter[str] = Counter()
         self._text_notes: Counter[str] = Counter()
         self._lost_records: Counter[str] = Counter()
@@ -93,7 +87,8 @@ class Metrics:
 
     def count_attempt(self, upstream: str, outcome: str) -> None:
         """Count one request to an upstream; `outcome` is `ok` or the code of our error."""
-        self._attempts[upstream if upstream in self._upstreams else OTHER, outcome] += 1
+        attempts, key = self._attempts, (upstream if upstream in self._upstreams else OTHER, outcome)
+        attempts[key] = attempts.get(key, 0) + 1
 
     def count_tool_run(self, outcome: str) -> None:
         """Count one run of a server tool."""

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -171,7 +172,45 @@ class ToolHttpLogEntry(Protocol):
         """The status of the response, if there was one."""
 
 
-BatchConsumer: TypeAlias = Callable[[Sequence[RequestRecord]], None]
+class RequestBatch:
+    """Requests of one caller, dialect and model that have ended.
+
+    What several consumers need of all of them is computed once, when the first one asks for it.
+    """
+
+    def __init__(self, records: Sequence[RequestRecord]) -> None:
+        self.records = records
+        self.caller, self.dialect, self.model = records[0].caller, records[0].dialect, records[0].model
+
+    @cached_property
+    def seconds(self) -> Sequence[float]:
+        """How long they took, in ascending order."""
+        return sorted([one.seconds for one in self.records])
+
+    @cached_property
+    def first_event_seconds(self) -> Sequence[float]:
+        """How long those took to their first event that had one, in ascending order."""
+        return sorted([one.first_event - one.started for one in self.records if one.first_event is not None])
+
+    @cached_property
+    def used(self) -> Sequence[Usage]:
+        """The usage of those that have any."""
+        return [one.usage for one in self.records if one.usage is not None]
+
+    @cached_property
+    def usage(self) -> Usage:
+        """Their usage together."""
+        used = self.used
+        return Usage(
+            sum([one.input for one in used]),
+            sum([one.output for one in used]),
+            sum([one.cache_read for one in used]),
+            sum([one.cache_write for one in used]),
+            sum([one.reasoning for one in used]),
+        )
+
+
+BatchConsumer: TypeAlias = Callable[[RequestBatch], None]
 
 
 class EndedRequests:
@@ -188,7 +227,7 @@ class EndedRequests:
         self._timer: asyncio.TimerHandle | None = None
 
     def subscribe(self, consumer: BatchConsumer) -> None:
-        """Pass all batches on to this function; the requests of a batch have the same caller, dialect and model."""
+        """Pass all batches on to this function."""
         self._consumers.append(consumer)
 
     def add(self, record: RequestRecord) -> None:
@@ -209,7 +248,8 @@ class EndedRequests:
         batches: defaultdict[tuple[str, str, str], list[RequestRecord]] = defaultdict(list)
         for record in ended:
             batches[record.caller, record.dialect, record.model].append(record)
-        for batch in batches.values():
+        for records in batches.values():
+            batch = RequestBatch(records)
             for consumer in self._consumers:
                 consumer(batch)
 
@@ -249,16 +289,16 @@ class Telemetry:
         if record.run and self._run_ended is not None:
             self._run_ended(record)
 
-    def _count(self, batch: Sequence[RequestRecord]) -> None:
+    def _count(self, batch: RequestBatch) -> None:
         """Count requests of one dialect and model in the metrics."""
-        counters = self.metrics.of_model(batch[0].dialect, batch[0].model)
-        counters.statuses.update([one.status for one in batch])
-        counters.latency.add([one.seconds for one in batch])
-        counters.first.add([one.first_event - one.started for one in batch if one.first_event is not None])
-        counters.add_usage([one.usage for one in batch if one.usage is not None])
-        counters.bytes_in += sum([one.bytes_in for one in batch])
-        counters.bytes_out += sum([one.bytes_out for one in batch])
-        counters.calls += sum([one.calls for one in batch])
+        counters, records = self.metrics.of_model(batch.dialect, batch.model), batch.records
+        counters.statuses.update([one.status for one in records])
+        counters.latency.add(batch.seconds)
+        counters.first.add(batch.first_event_seconds)
+        counters.add_usage(batch.usage)
+        counters.bytes_in += sum([one.bytes_in for one in records])
+        counters.bytes_out += sum([one.bytes_out for one in records])
+        counters.calls += sum([one.calls for one in records])
 
     def crashed(self, record: RequestRecord, error: BaseException) -> None:
         """Log an unexpected exception, with where it was raised."""

@@ -1,18 +1,21 @@
 """Every request leaves one record without its content, which its owner and an admin can list (spec: E8, D2)."""
 
+import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from openai import OpenAI
 
 from tests.api.records.record_server import RecordServer, record_server
 from tests.clients.scenes import HELLO
 from toolgate.api.records.request_records import RequestRecorder
-from toolgate.api.records.write_queue import WriteQueue
+from toolgate.api.records.write_queue import WriteQueue, WriteQueueLimits
 from toolgate.config.settings import RecordSettings
 from toolgate.conversation.errors import UpstreamUnavailable
 from toolgate.conversation.request_ids import RequestIdGenerator
@@ -242,6 +245,75 @@ async def test_strangers_cannot_fill_the_database() -> None:
     assert len((await listed(store, "")).requests) == 50
     assert len((await listed(store, "ann")).requests) == 80
     assert b'toolgate_records_lost_total{kind="request"} 30' in metrics.render()
+    await database.aclose()
+
+
+async def test_records_that_wait_to_be_written_hold_no_more_of_long_texts_than_is_stored() -> None:
+    database, metrics = Database(None), Metrics()
+    store, writer = RequestStore(database), WriteQueue(database, Logger("error"), metrics)
+    ended = EndedRequests()
+    RequestRecorder(store, writer, str, ended, on=True, price_of=lambda name: Price(), dialects={})
+
+    def long_request(number: int) -> RequestRecord:
+        names = [f"{number}-{one}-" + "x" * 1000 for one in range(100)]
+        record = RequestRecord(
+            f"r{number}", "POST", f"/v1/{number}/" + "x" * 100_000, caller="ann", error="x" * 100_000
+        )
+        record.tools, record.warnings = names, tuple(names)
+        return record
+
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            ended.add(long_request(number))
+            ended.pass_on()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 50 * 100_000
+    await writer.flush()
+    stored = (await listed(store, "ann")).requests
+    assert [len(one.path) for one in stored] == [200] * 50
+    assert [len(one.error or "") for one in stored] == [500] * 50
+    assert [len(msgspec.json.decode(one.tools or "")) for one in stored] == [50] * 50
+    await database.aclose()
+
+
+async def test_texts_that_others_decide_are_redacted_off_the_event_loop() -> None:
+    database, threads = Database(None), set[str]()
+    store, writer = RequestStore(database), WriteQueue(database, Logger("error"), Metrics())
+
+    def redact(text: str) -> str:
+        threads.add(threading.current_thread().name)
+        return text.replace("secret", "***")
+
+    ended = EndedRequests()
+    RequestRecorder(store, writer, redact, ended, on=True, price_of=lambda name: Price(), dialects={})
+    for number in range(20):
+        ended.add(RequestRecord(f"p{number}", "POST", "/v1/messages", endpoint="/v1/messages", caller="ann"))
+        ended.add(RequestRecord(f"e{number}", "POST", "/secret", caller="ann", error="secret", warnings=("secret",)))
+    ended.pass_on()
+    await writer.flush()
+    stored = (await listed(store, "ann")).requests
+    assert len(stored) == 40
+    assert "secret" not in str(stored)
+    assert threads
+    assert threading.current_thread().name not in threads
+    await database.aclose()
+
+
+async def test_long_texts_of_records_count_for_the_limit_of_the_queue() -> None:
+    database, metrics = Database(None), Metrics()
+    store = RequestStore(database)
+    writer = WriteQueue(database, Logger("error"), metrics, WriteQueueLimits(most_bytes=300_000))
+    ended = EndedRequests()
+    RequestRecorder(store, writer, str, ended, on=True, price_of=lambda name: Price(), dialects={})
+    for number in range(20):
+        ended.add(RequestRecord(f"r{number}", "POST", caller="ann", warnings=("x" * 500,) * 50))
+        ended.pass_on()
+    await writer.flush()
+    assert len((await listed(store, "ann")).requests) == 11
+    assert b'toolgate_records_lost_total{kind="request"} 9' in metrics.render()
     await database.aclose()
 
 

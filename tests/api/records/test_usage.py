@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.api.records.record_server import RecordServer, record_server
 from tests.clients.scenes import HELLO
 from toolgate.api.records.usage import UsageRecorder
-from toolgate.api.records.write_queue import WriteQueue
+from toolgate.api.records.write_queue import WriteQueue, WriteQueueLimits
 from toolgate.cli.commands import app
 from toolgate.config import Secret
 from toolgate.conversation.errors import UpstreamUnavailable
@@ -181,6 +181,23 @@ async def test_what_failed_answers_used_counts_and_each_is_an_error_unless_its_c
     [row] = await store.sums(["key"])
     assert (row["requests"], row["errors"], row["estimated"]) == (3, 2, 3)
     assert [row[f"{kind}_tokens"] for kind in ("input", "output", "cached", "reasoning")] == [15, 12, 9, 6]
+    await database.aclose()
+
+
+async def test_usage_is_not_lost_while_other_records_fill_the_queue() -> None:
+    store = UsageStore(database := Database(None))
+    writer = WriteQueue(database, Logger("error"), Metrics(), WriteQueueLimits(most=3))
+    ended = EndedRequests()
+    meter = UsageRecorder(store, writer, lambda model: Price(), ended)
+    for _ in range(3):
+        writer.put("run", lambda db: None)
+    for _ in range(2):
+        ended.add(RequestRecord("r", caller="ann", model="m", upstream="u", usage=Usage(5)))
+        meter.flush()
+    await writer.flush()
+    meter.flush()
+    await writer.flush()
+    assert [(row["requests"], row["input_tokens"]) for row in await store.sums(["key"])] == [(2, 10)]
     await database.aclose()
 
 

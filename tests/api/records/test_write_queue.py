@@ -105,6 +105,16 @@ async def test_records_beyond_the_limit_are_lost_and_counted(database: Flaky) ->
     assert notes.lost() == 3
 
 
+async def test_the_first_lost_record_of_every_kind_is_logged(
+    database: Flaky, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = WriteQueue(database, Logger("warning", "json", Redactor(())), Metrics())
+    for kind in ("run", "run", "usage", "run"):
+        writer.lose(kind, "too much waits to be written")
+    lost = [line for line in capfd.readouterr().err.splitlines() if "records are lost" in line]
+    assert ["usage" in line for line in lost] == [False, True]
+
+
 async def test_a_bad_record_takes_no_other_with_it(database: Flaky, capsys: pytest.CaptureFixture[str]) -> None:
     notes = Notes(database)
     notes.put(1, -1, 2)

@@ -145,7 +145,8 @@ class RecordServices:
         # The queue last: what the others still have goes into it.
         await self.retention.aclose()
         await self.timelines.aclose()
-        self.usage.flush()
+        await self.writer.flush()  # it may be full
+        self.usage.flush(at_end=True)
         await self.writer.aclose()
 
 

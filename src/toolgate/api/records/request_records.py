@@ -1,11 +1,12 @@
 """Record every request when it has ended, write the records together a second later, and list them at GET /v1/requests.
 
-Rows are made of the records in the thread of the database; they hold no content of requests or answers. Health checks,
-metrics, the console's files and successful reads of records are not recorded.
+They hold no content of requests or answers. Health checks, metrics, the console's files and successful reads of records
+are not recorded.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -21,11 +22,12 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.json_thread import run_in_thread
 from toolgate.engine.run_limits import Price
 from toolgate.http.application import AdmittedHttpRequest, HttpRoute
-from toolgate.limits.prices import cost_of
-from toolgate.storage.request_records import RequestStore
-from toolgate.storage.responses import Write
+from toolgate.limits.prices import costs_of
+from toolgate.storage.database import SqlConnection
+from toolgate.storage.request_batches import RequestColumns, rows_of
+from toolgate.storage.request_records import RequestStore, RequestWrite
 from toolgate.storage.stored_requests import ABSENT_TEXTS, FAILED, RequestFilter, StatusRange, StoredRequest
-from toolgate.telemetry.request_log import CLIENT_LEFT, EndedRequests, RequestRecord
+from toolgate.telemetry.request_log import CLIENT_LEFT, EndedRequests, RequestBatch, RequestRecord
 from toolgate.wire.jsontext import encode
 
 # Endpoints whose requests are never recorded.
@@ -34,7 +36,7 @@ _CONSOLE = "/console"
 
 # Requests without a valid key that are recorded each second: a stranger must not fill the database.
 _MOST_STRANGERS = 50
-_ROW_BYTES = 600  # about, for the limit of the write queue
+_ROW_BYTES = 600  # about, without texts
 # Clients and upstreams decide how long these are.
 _MOST_TEXT = 500
 _MOST_PATH = 200
@@ -77,76 +79,91 @@ class RequestRecorder:
         self._price_of = price_of
         self._dialects = dialects
 
-    def _add(self, batch: Sequence[RequestRecord]) -> None:
+    def _add(self, batch: RequestBatch) -> None:
         """Queue the records of requests of one caller to be written."""
         if not self._on:
             return
-        if not batch[0].caller:
+        recorded = [one for one in batch.records if _is_recorded(one)]
+        if not batch.caller:
             # Of requests without a valid key the first of each second are recorded; the others are counted.
-            recorded = [one for one in batch if _is_recorded(one)]
             if (second := int(self._clock())) != self._second:
                 self._second, self._strangers = second, 0
             left = max(0, _MOST_STRANGERS - self._strangers)
             self._strangers += len(recorded)
             if lost := len(recorded[left:]):
                 self._writer.lose("request", "too many come without a valid key", lost)
-            batch = recorded[:left]
-        self._put(self._store.adding, [one for one in batch if not one.background])
-        # Behind the others: the request for a background response may be among them.
-        self._put(self._store.replacing, [one for one in batch if one.background])
-
-    def _put(
-        self, storing: Callable[[Callable[[], Iterable[StoredRequest]]], Write], batch: Sequence[RequestRecord]
-    ) -> None:
-        if not batch:
+            recorded = recorded[:left]
+        plain = [one for one in recorded if _is_plain(one)]
+        if plain:
+            for one in self._store.adding(self._columns(plain, self._price_of, self._dialects)):
+                self._writer.put("request", one.write, one.size, one.requests, singly=one.singly)
+        if len(plain) == len(recorded):
             return
-        price_of, dialects = self._price_of, self._dialects  # those of now, though the rows are made later
-
-        # Called in the thread of the database, and again if its transaction is repeated: it changes no record.
-        def rows(records: Sequence[RequestRecord]) -> list[StoredRequest]:
-            return [self._row(one, price_of, dialects) for one in records if _is_recorded(one)]
-
-        self._writer.put(
-            "request",
-            storing(lambda: rows(batch)),
-            _ROW_BYTES * len(batch),
-            len(batch),
-            singly=lambda: [storing(lambda one=one: rows([one])) for one in batch],  # type: ignore[misc]
+        others = [one for one in recorded if not _is_plain(one)]
+        self._put_redacted([one for one in others if not one.background], self._store.adding)
+        # Behind the others: the request for a background response may be among them.
+        self._put_redacted(
+            [one for one in others if one.background], lambda columns: self._store.replacing(rows_of(columns))
         )
 
-    def _row(
-        self, record: RequestRecord, price_of: Callable[[str], Price], dialects: Mapping[str, str]
-    ) -> StoredRequest:
-        usage, first, path = record.usage or _NO_USAGE, record.first_event, record.path
-        return StoredRequest(  # by position, in the order of its fields: by name it takes eight times as long
-            record.request_id,
-            record.caller,
-            record.created,
-            record.method[:10],
-            path if path == record.endpoint else self._redact(path[:_MOST_PATH]),  # a client may put a secret into it
-            record.dialect,
-            record.upstream,
-            dialects.get(record.upstream, ""),
-            record.model,
-            int(record.stream),
-            record.status,
-            record.finish or "",
-            record.code or "",
-            self._redact(record.error[:_MOST_TEXT]) if record.error else "",
-            usage.input,
-            usage.output,
-            usage.cache_read,
-            usage.reasoning,
-            int(usage.estimated),
-            round(cost, 8) if (cost := cost_of(record, price_of)) else 0.0,
-            None if first is None else _milliseconds(first - record.started),
-            _milliseconds(record.seconds),
-            _names(dict.fromkeys(record.tools)) if record.tools else "",
-            _names([self._redact(one[:_MOST_TEXT]) for one in record.warnings[:_MOST_NAMES]])
-            if record.warnings
-            else "",
-            record.run,
-        )
+    def _put_redacted(
+        self, records: Sequence[RequestRecord], storing: Callable[[RequestColumns], Iterable[RequestWrite]]
+    ) -> None:
+        """Queue records whose texts the thread of the database redacts: that may take milliseconds for each."""
+        if not records:
+            return
+        size = sum([_ROW_BYTES + _shorten(one) for one in records])
+        price_of, dialects = self._price_of, self._dialects  # those of now
+
+        # May be called again, if the transaction is repeated.
+        def write(db: SqlConnection, some: Sequence[RequestRecord] = records) -> None:
+            for one in storing(self._columns(some, price_of, dialects)):
+                one.write(db)
+
+        singly = [partial(write, some=[one]) for one in records]
+        self._writer.put("request", write, size, len(records), singly=lambda: singly)
+
+    def _columns(
+        self, records: Sequence[RequestRecord], price_of: Callable[[str], Price], dialects: Mapping[str, str]
+    ) -> RequestColumns:
+        """Return what is stored of requests of one caller, dialect and model."""
+        redact, first = self._redact, records[0]
+        used = [one.usage or _NO_USAGE for one in records]
+        costs = costs_of(records, price_of)
+        return {
+            "id": [one.request_id for one in records],
+            "owner": [first.caller],
+            "created": [one.created for one in records],
+            "method": [one.method for one in records],
+            # A client may put a secret into the path.
+            "path": [path if (path := one.path) == one.endpoint else redact(path) for one in records],
+            "dialect": [first.dialect],
+            "upstream": [one.upstream for one in records],
+            "upstream_dialect": [dialects.get(one.upstream, "") for one in records],
+            "model": [first.model],
+            "stream": [1 if one.stream else 0 for one in records],
+            "status": [one.status for one in records],
+            "finish_reason": [one.finish or "" for one in records],
+            "code": [one.code or "" for one in records],
+            "error": [redact(one.error) if one.error else "" for one in records],
+            "input_tokens": [one.input for one in used],
+            "output_tokens": [one.output for one in used],
+            "cached_tokens": [one.cache_read for one in used],
+            "reasoning_tokens": [one.reasoning for one in used],
+            "estimated": [1 if one.estimated else 0 for one in used],
+            "cost": [round(cost, 8) for cost in costs] if costs else [0.0],
+            "first_token_ms": [
+                None if (event := one.first_event) is None else int((event - one.started) * 1e6 + 0.5) / 1000
+                for one in records
+            ],
+            # To three places, in less than half of the time that `round` takes.
+            "total_ms": [int(one.seconds * 1e6 + 0.5) / 1000 for one in records],
+            "tools": [encode(one.tools).decode() if one.tools else "" for one in records],
+            "warnings": [
+                encode([redact(text) for text in one.warnings]).decode() if one.warnings else "" for one in records
+            ],
+            "run": [one.run for one in records],
+        }
 
 
 class RequestEndpoints:
@@ -222,18 +239,27 @@ def _is_recorded(record: RequestRecord) -> bool:
 
     A reader that leaves before the end of what it follows is no failure.
     """
+    if record.method == "POST" and record.endpoint:  # a path of this server that is not one of those below
+        return True
     if record.endpoint in _SILENT or record.path.startswith(_CONSOLE) or record.method == "OPTIONS":
         return False
     return record.method not in ("GET", "HEAD") or (record.status >= 400 and record.status != CLIENT_LEFT)
 
 
-def _milliseconds(seconds: float) -> float:
-    """Return the milliseconds to three places, in less than half of the time that `round` takes."""
-    return int(seconds * 1_000_000 + 0.5) / 1000
+def _is_plain(record: RequestRecord) -> bool:
+    """Return whether nothing of the record is text that a client or an upstream decides, as of most requests."""
+    unnamed = not (record.error or record.warnings or record.tools or record.background)
+    return unnamed and record.path == record.endpoint
 
 
-def _names(names: Iterable[str]) -> str:
-    return encode([name[:_MOST_TEXT] for name in islice(names, _MOST_NAMES)]).decode()
+def _shorten(record: RequestRecord) -> int:
+    """Cut the texts of a record to what is stored of them, and return how long they are."""
+    # Before they are queued: while the database is away, thousands wait.
+    record.path = record.path[:_MOST_PATH]
+    record.error = record.error and record.error[:_MOST_TEXT]
+    record.tools = [name[:_MOST_TEXT] for name in islice(dict.fromkeys(record.tools), _MOST_NAMES)]
+    record.warnings = tuple([one[:_MOST_TEXT] for one in record.warnings[:_MOST_NAMES]])
+    return sum([len(one) for one in (record.path, record.error or "", *record.tools, *record.warnings)])
 
 
 def _filter(call: AdmittedHttpRequest, query: Mapping[str, str]) -> RequestFilter:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any, cast
 
@@ -17,11 +17,11 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.engine.run_limits import Price
 from toolgate.http.application import AdmittedHttpRequest, HttpRoute
-from toolgate.limits.prices import cost_of_all
+from toolgate.limits.prices import costs_of
 from toolgate.storage.database import SqlConnection
 from toolgate.storage.latencies import LatencyKind, LatencyStore, count_by_bucket
 from toolgate.storage.usage import BY, By, UsagePeriodTotal, UsageStore
-from toolgate.telemetry.request_log import CLIENT_LEFT, RUN_CANCELLED, EndedRequests, RequestRecord
+from toolgate.telemetry.request_log import CLIENT_LEFT, RUN_CANCELLED, EndedRequests, RequestBatch, RequestRecord
 from toolgate.wire.jsontext import encode
 
 
@@ -39,20 +39,21 @@ class _UsageSums(Struct, eq=False):
     totals: Counter[int] = field(default_factory=Counter)
     firsts: Counter[int] = field(default_factory=Counter)
 
-    def add(self, answered: Sequence[RequestRecord], cost: float) -> None:
+    def add(self, answered: RequestBatch, cost: float) -> None:
         """Add requests for which a model was asked; latencies are those of requests that succeeded."""
-        self.requests += len(answered)
+        records, usage = answered.records, answered.usage
+        self.requests += len(records)
         self.cost += cost
-        used = [one.usage for one in answered if one.usage is not None]
-        self.input += sum([one.input for one in used])
-        self.output += sum([one.output for one in used])
-        self.cached += sum([one.cache_read for one in used])
-        self.reasoning += sum([one.reasoning for one in used])
-        self.estimated += sum([one.estimated for one in used])
-        good = [one for one in answered if one.status < 400]
-        self.totals.update(count_by_bucket([one.seconds for one in good]))
-        firsts = [one.first_event - one.started for one in good if one.first_event is not None]
-        self.firsts.update(count_by_bucket(firsts))
+        self.input += usage.input
+        self.output += usage.output
+        self.cached += usage.cache_read
+        self.reasoning += usage.reasoning
+        self.estimated += sum([one.estimated for one in answered.used])
+        good = [one for one in records if one.status < 400]
+        if good:
+            succeeded = answered if len(good) == len(records) else RequestBatch(good)
+            self.totals.update(count_by_bucket(succeeded.seconds))
+            self.firsts.update(count_by_bucket(succeeded.first_event_seconds))
 
     def total(self, hour: str, key: str, model: str) -> UsagePeriodTotal:
         """Return the sums as they are stored."""
@@ -91,26 +92,37 @@ class UsageRecorder:
         self._ended.pass_on()  # what has ended costs what it cost then
         self._price_of = price_of
 
-    def _add(self, batch: Sequence[RequestRecord]) -> None:
+    def _add(self, batch: RequestBatch) -> None:
         """Add requests of one key and model."""
+        records = batch.records
         # An upstream that was asked is paid even if the client left, or the request failed, before it had answered.
-        answered = [one for one in batch if one.upstream or one.tally.by_model]
+        answered = [one for one in records if one.upstream or one.tally.usage]
         # A request that names no model and asked none is no request for a model that failed.
-        errors = [one for one in batch if one.status >= 400 and is_failure(one) and (one.model or one.upstream)]
+        errors = [one for one in records if one.status >= 400 and is_failure(one) and (one.model or one.upstream)]
         if answered or errors:
-            sums = self._sums[batch[0].caller, batch[0].model]
-            sums.add(answered, cost_of_all(answered, self._price_of))
+            sums = self._sums[batch.caller, batch.model]
             sums.errors += len(errors)
-            if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
+            if answered:
+                paid = batch if len(answered) == len(records) else RequestBatch(answered)
+                sums.add(paid, sum(costs_of(answered, self._price_of)))
+            self._flush_later()
 
-    def flush(self) -> None:
-        """Queue the sums to be written; what is written a moment after midnight counts for the new day."""
+    def _flush_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self.flush)
+
+    def flush(self, *, at_end: bool = False) -> None:
+        """Queue the sums to be written; what is written a moment after midnight counts for the new day.
+
+        While the queue is full they grow on here, unless it is `at_end`: a write has the usage of thousands of requests.
+        """
         self._ended.pass_on()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._sums:
+        if self._sums and not at_end and not self._writer.has_room:
+            self._flush_later()
+        elif self._sums:
             # What is added while these wait to be written goes into new sums: a write that fails is tried again as it is.
             sums, self._sums = self._sums, defaultdict(_UsageSums)
             hour = hour_of(time.time())

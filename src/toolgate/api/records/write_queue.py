@@ -26,7 +26,7 @@ class WriteQueueLimits(Struct, frozen=True):
     most: int = 10_000
     most_bytes: int = 64 * MIB
     at_once: int = 200
-    linger: float = 0.05  # for more to come: a transaction costs far more than a row
+    linger: float = 0.2  # for more to come: a transaction costs far more than a row
     retry: float = 2.0
 
 
@@ -58,7 +58,12 @@ class WriteQueue:
         self._writing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._closing = False
-        self._losing = False
+        self._losing: set[str] = set()  # the kinds of which records were lost since the last write
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a small record fits."""
+        return len(self._queue) < self._limits.most and self._bytes < self._limits.most_bytes
 
     def put(
         self,
@@ -83,10 +88,10 @@ class WriteQueue:
             self._writing = asyncio.get_running_loop().create_task(self._run())
 
     def lose(self, kind: str, why: str, records: int = 1) -> None:
-        """Count records that are not stored; the first of a series is logged."""
+        """Count records that are not stored; the first of a series is logged for each kind."""
         self._metrics.count_lost_record(kind, records)
-        if not self._losing:
-            self._losing = True
+        if kind not in self._losing:
+            self._losing.add(kind)
             self._log.warning("records are lost", kind=kind, problem=why)
 
     async def flush(self, seconds: float = 2.0) -> None:
@@ -140,7 +145,7 @@ class WriteQueue:
             self._log.crash("records", error)
             self.lose(batch[0].kind, "it could not be written", batch[0].records)
             return ()
-        self._losing = False
+        self._losing.clear()
         for one in batch:
             if one.written is not None:
                 one.written()
