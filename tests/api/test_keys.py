@@ -222,6 +222,18 @@ async def test_revoking_the_key_of_the_request_itself_is_answered(tmp_path: Path
         assert (await served.ask("GET", "/v1/keys", headers={"x-api-key": made["key"]})).status_code == 401
 
 
+async def test_a_key_that_rotates_itself_gets_its_new_secret_while_others_read_the_keys(served: Tenants) -> None:
+    """The request was ended with 401 by the first of them, its old secret was invalid, and its new one lost."""
+    secret = (await make(served, scopes=["admin"]))["key"]
+    for _ in range(5):
+        listings = [served.ask("GET", "/v1/keys", who="root") for _ in range(8)]
+        rotation = served.ask("POST", "/v1/keys/carl/rotate", {}, headers={"x-api-key": secret})
+        received, *listed = await asyncio.gather(rotation, *listings)
+        assert {one.status_code for one in listed} == {200}
+        assert received.status_code == 200, received.text
+        secret = received.json()["key"]
+
+
 async def begin(served: Tenants, caller: HttpConnection, client: str, key: str) -> bytes:
     """A streamed answer that has begun and does not go on."""
     steps = iter(range(3))  # the first word is out

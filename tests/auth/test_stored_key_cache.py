@@ -85,7 +85,7 @@ class Ring:
         self.changes: asyncio.Queue[set[str]] = asyncio.Queue()
         self.ring = StoredKeyCache(store, self._hear, self._take, log, every=0.01, clock=lambda: self.now)
 
-    def _hear(self, held: Mapping[str, StoredKey], sparing: str) -> None:
+    def _hear(self, held: Mapping[str, StoredKey]) -> None:
         self.changes.put_nowait({key.name for key in held.values()})
 
     def _take(self) -> set[str]:
@@ -123,7 +123,7 @@ async def test_what_another_process_changes_is_seen(store: Flaky, ring: Ring) ->
 
 async def test_requests_with_unknown_keys_share_a_look_for_new_ones(store: Flaky, lines: Lines) -> None:
     """However many strangers send keys; fault: Z5"""
-    ring = StoredKeyCache(store, lambda keys, sparing: None, set, lines.log, every=600)
+    ring = StoredKeyCache(store, lambda keys: None, set, lines.log, every=600)
     await ring.open()
     await store.create(OTHER)
     before = store.looks

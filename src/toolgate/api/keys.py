@@ -56,6 +56,7 @@ class KeyEndpoints:
         self._configured = config.keys
         self._models: Collection[str] = config.by_name().keys()
         self._stored_keys = keys.stored
+        self._active_requests = keys.active_requests
         self._budgets = budgets
         self._log = log
 
@@ -73,7 +74,7 @@ class KeyEndpoints:
 
     async def list(self, call: AdmittedHttpRequest) -> None:
         """List the keys: what they may do, their limits and, of limited ones, what they have spent."""
-        await self._stored_keys.refresh(call.record.request_id)
+        await self._refresh(call)
         await self._budgets.refresh()
         data = [self._key_object(key) for key in self._configured]
         data += [self._stored_key_object(key) for key in self._stored_keys.all.values()]
@@ -81,7 +82,7 @@ class KeyEndpoints:
 
     async def show(self, call: AdmittedHttpRequest) -> None:
         """Return one key, by id or name."""
-        await self._stored_keys.refresh(call.record.request_id)
+        await self._refresh(call)
         name = call.arguments[0]
         configured = next((key for key in self._configured if key.name == name), None)
         await self._budgets.refresh()
@@ -111,9 +112,10 @@ class KeyEndpoints:
         change = read_change(fields, KeyRights(), self._models, now)
         secret, digest, shown = new_secret()
         stored = StoredKey(_ID + random_suffix(), name, "", digest, shown, _encode_rights(change.rights), int(now))
-        if not await self._stored_keys.store.create(_changed(stored, change)):
-            raise _taken(name)
-        await self._apply(call, stored.id, "key created", secret)
+        with self._active_requests.sparing(call.record.request_id):
+            if not await self._stored_keys.store.create(_changed(stored, change)):
+                raise _taken(name)
+            await self._apply(call, stored.id, "key created", secret)
 
     async def change(self, call: AdmittedHttpRequest) -> None:
         """Change what a key may do; fields that the body does not name stay."""
@@ -164,26 +166,33 @@ class KeyEndpoints:
         event: str,
         secret: str | None = None,
     ) -> None:
-        if await self._stored_keys.store.change(stored.id, edit) is None:
-            raise _unknown(stored.name)
-        await self._apply(call, stored.id, event, secret)
+        # This request is not ended, even if it has revoked or rotated its own key: the client should get its answer.
+        # From before the change, because others read the keys again, too.
+        with self._active_requests.sparing(call.record.request_id):
+            if await self._stored_keys.store.change(stored.id, edit) is None:
+                raise _unknown(stored.name)
+            await self._apply(call, stored.id, event, secret)
 
     async def _apply(self, call: AdmittedHttpRequest, id: str, event: str, secret: str | None = None) -> None:
         """Put a stored change into force in this process, log it, and respond with the key."""
-        # This request is not ended, even if it has revoked its own key: the client should get its answer.
-        await self._stored_keys.refresh(sparing=call.record.request_id)
+        await self._stored_keys.refresh()
         key = self._stored_keys.all[id]
         self._log.info(event, name=key.name, id=id, by=call.caller.name)
         await self._budgets.open()
         body = self._stored_key_object(key) | ({"key": secret} if secret else {})
         await call.exchange.respond(200, encode(body), _NO_STORE)
 
+    async def _refresh(self, call: AdmittedHttpRequest) -> None:
+        """Read the keys again, without ending the request that needs them."""
+        with self._active_requests.sparing(call.record.request_id):
+            await self._stored_keys.refresh()
+
     async def _stored(self, call: AdmittedHttpRequest) -> StoredKey:
         """Return the key in the path, which must be in the database; another process may have created it a moment ago."""
         name = call.arguments[0]
         if any(key.name == name for key in self._configured):
             raise Conflict(f"The key {name[:80]!r} is in the configuration; change it there.", code="configured_key")
-        await self._stored_keys.refresh(call.record.request_id)
+        await self._refresh(call)
         return self._find(name)
 
     def _find(self, name: str) -> StoredKey:

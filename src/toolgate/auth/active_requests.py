@@ -5,7 +5,8 @@ Knows callers and tasks; it must not know where keys come from.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from toolgate.auth.authenticator import Caller
@@ -36,6 +37,16 @@ class ActiveRequests:
 
     def __init__(self) -> None:
         self.by_id: dict[str, ActiveRequest] = {}
+        self._spared: set[str] = set()
+
+    @contextmanager
+    def sparing(self, id: str) -> Iterator[None]:
+        """Let the request with this id go on meanwhile, whatever becomes of its key."""
+        self._spared.add(id)
+        try:
+            yield
+        finally:
+            self._spared.discard(id)
 
     def check_share(self, caller: Caller, connections: int) -> None:
         """Raise GatewayOverloaded if the caller has its share of the connections; one more caller is counted in."""
@@ -47,15 +58,15 @@ class ActiveRequests:
                 "This key holds too many of the server's connections; try again shortly.", retry_after=1
             )
 
-    def cancel_unauthorised(self, current: Callable[[Caller], Caller | None], sparing: str = "") -> int:
+    def cancel_unauthorised(self, current: Callable[[Caller], Caller | None]) -> int:
         """Cancel the requests that their callers could not make now, and return their number.
 
-        `current` returns a caller with its present rights; the request with the id `sparing` goes on.
+        `current` returns a caller with its present rights.
         """
         cancelled = 0
         for id, (exchange, caller, scope, record) in tuple(self.by_id.items()):
             error = _denial(current(caller), scope, record.model)
-            if error is not None and id != sparing:
+            if error is not None and id not in self._spared:
                 record.cancelled_with = error  # first: the task reads it when it is cancelled
                 exchange.cancel()
                 cancelled += 1

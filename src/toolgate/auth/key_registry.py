@@ -75,7 +75,7 @@ class KeyRegistry:
         self._update_requirement()
         self.authenticator.configure(config.keys, config.models)
         self._warn_of_shadowed(self.stored.all.values())
-        self._cancel_unauthorised("")
+        self._cancel_unauthorised()
 
     async def aclose(self) -> None:
         """Write which keys were used."""
@@ -100,7 +100,7 @@ class KeyRegistry:
         self._required = self.authenticator.keys_required = self._required or bool(known)
         return self._required
 
-    def _stored_keys_changed(self, valid: Mapping[str, StoredKey], sparing: str) -> None:
+    def _stored_keys_changed(self, valid: Mapping[str, StoredKey]) -> None:
         self.authenticator.keys_unknown = False
         self._update_requirement()
         self._warn_of_shadowed(valid.values())
@@ -112,17 +112,17 @@ class KeyRegistry:
         self.authenticator.set_stored_keys(keys, former)
         for listener in self._on_stored_keys:
             listener(keys.values())
-        self._cancel_unauthorised(sparing)
+        self._cancel_unauthorised()
 
     def _warn_of_shadowed(self, stored: Iterable[StoredKey]) -> None:
         shadowed = {key.name for key in self._config.keys} & {key.name for key in stored if key.revoked is None}
         if shadowed:
             self._log.warning("keys", problem="the configuration has keys of the same names", names=sorted(shadowed))
 
-    def _cancel_unauthorised(self, sparing: str) -> None:
-        """Cancel the requests and runs whose key is no longer valid, except the request with this id."""
+    def _cancel_unauthorised(self) -> None:
+        """Cancel the requests and runs whose key is no longer valid."""
         keys = self.authenticator
-        cancelled = self.active_requests.cancel_unauthorised(keys.current, sparing)
+        cancelled = self.active_requests.cancel_unauthorised(keys.current)
         # Until the database was read once, the owner of a run may have a key there.
         cancelled += self._end_runs(lambda name: keys.keys_unknown or keys.named(name) is not None)
         if cancelled:

@@ -33,14 +33,14 @@ class StoredKeyCache:
     def __init__(
         self,
         store: KeyStore,
-        on_change: Callable[[Mapping[str, StoredKey], str], None],
+        on_change: Callable[[Mapping[str, StoredKey]], None],
         used: Callable[[], set[str]],
         log: Logger,
         *,
         every: float = EVERY,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`on_change` is called with the valid keys by id, and the id of a request that goes on in any case.
+        """`on_change` is called with the valid keys by id.
 
         `used` returns the ids of the keys that were used since its last call.
         """
@@ -77,7 +77,7 @@ class StoredKeyCache:
         """Store whether requests need a key; it is written with the next poll."""
         self._new_required = required
 
-    async def refresh(self, sparing: str = "") -> None:
+    async def refresh(self) -> None:
         """Read all keys again; changes have taken effect when this returns."""
         async with self._refreshing:  # keys that were read before must not replace those that were read after
             version, keys = await self.store.all()
@@ -85,7 +85,7 @@ class StoredKeyCache:
             must_report = self._version is None or required != self.required
             self.required = required
             self._version, self.all = version, {key.id: key for key in keys}
-            self._update_valid(sparing, must_report)
+            self._update_valid(must_report)
 
     async def find_new_keys(self) -> None:
         """Read what others have changed until this call.
@@ -159,7 +159,7 @@ class StoredKeyCache:
             self._used_at |= used
             await self.store.touch(used)
 
-    def _update_valid(self, sparing: str = "", must_report: bool = False) -> None:
+    def _update_valid(self, must_report: bool = False) -> None:
         """Find the keys that are neither revoked nor expired, without former secrets whose time is over."""
         now = self._clock()
         valid = {id: key for id, key in self.all.items() if is_valid(key, now)}
@@ -168,7 +168,7 @@ class StoredKeyCache:
                 valid[id] = replace(key, former=None, former_until=None)
         if must_report or valid != self.valid:
             self.valid = valid
-            self._on_change(valid, sparing)
+            self._on_change(valid)
 
 
 def is_valid(key: StoredKey, now: float) -> bool:
