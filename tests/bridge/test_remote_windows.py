@@ -246,3 +246,23 @@ def test_every_worker_reaches_a_window_of_one_of_them(tmp_path: Path) -> None:
 
     with running_server(tmp_path, "log: {level: error}\n", "--workers", "2") as server:
         asyncio.run(play(server.announced().url))
+
+
+def test_half_a_surrogate_pair_of_an_editor_reaches_every_worker(tmp_path: Path) -> None:
+    script = replies(delta(*text("Rain \ud83c")), done(usage={"input": 7, "output": 5}))
+
+    async def play(server_url: str) -> None:
+        limits = httpx.Limits(max_keepalive_connections=0)  # a connection for each request: both workers are asked
+        async with (
+            httpx.AsyncClient(base_url=server_url, timeout=60, limits=limits) as http,
+            editor(server_url, script=script) as window,
+        ):
+            for _ in range(8):
+                await lists(http, "gpt-4o")
+            while {"-" in frame["id"] for frame in window.all("ask")} != {True, False}:
+                assert (await ask(http, "openai_chat", "gpt-4o", False)).text == "Rain \ufffd"
+            # The worker that has the window is still connected to its supervisor, which sums up the metrics of both.
+            assert "toolgate_workers 2" in (await http.get("/metrics")).text
+
+    with running_server(tmp_path, "log: {level: error}\n", "--workers", "2") as server:
+        asyncio.run(play(server.announced().url))

@@ -6,7 +6,7 @@ Knows frames and a socket that carries messages; it must not know what frames me
 from collections.abc import Callable
 from typing import Protocol
 
-from toolgate.bridge.frames import LARGE_FRAME, FromEditor, ToEditor, decode_frame, encode_frame
+from toolgate.bridge.frames import LARGE_FRAME, FromEditor, ToEditor, decode_frame_and_text, encode_frame
 from toolgate.engine.json_thread import run_in_thread
 
 
@@ -88,13 +88,16 @@ class FrameConnection:
         """Return the next frame and its text, without those of unknown types; None once the connection is over."""
         while self.open:
             self._at_once = not self._socket.has_messages
-            text = await self._socket.receive()
+            received = await self._socket.receive()
             self._at_once = False
-            if text is not None:
-                frame = decode_frame(text) if len(text) <= LARGE_FRAME else await run_in_thread(decode_frame, text)
+            if received is not None:
+                if len(received) <= LARGE_FRAME:
+                    frame, text = decode_frame_and_text(received)
+                else:
+                    frame, text = await run_in_thread(decode_frame_and_text, received)
                 if frame is not None and self._ending is None:
                     return frame, text
-                text = None  # it may be large, and is not kept while the next one is waited for
+                del received, text  # they may be large, and are not kept while the next one is waited for
         return None
 
     def handle_at_once(self, handle: Callable[[bytes], bool]) -> None:

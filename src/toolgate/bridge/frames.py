@@ -417,20 +417,25 @@ def encode_frame(frame: ToEditor) -> bytes:
 
 def decode_frame(text: bytes) -> FromEditor | None:
     """Decode a frame; None for an unknown type, MalformedFrame for anything else."""
+    return decode_frame_and_text(text)[0]
+
+
+def decode_frame_and_text(text: bytes) -> tuple[FromEditor | None, bytes]:
+    """Decode a frame as `decode_frame` does, and return its text as valid JSON, which can be part of a message."""
     try:
         if len(text) > LARGE_FRAME:
             check_structure(text, MAX_DEPTH, subject="The frame")  # one C call holds the interpreter, even in a thread
         else:
             check_depth(text, subject="The frame")
-        return _decode(text)
+        return _decode(text), text
     except msgspec.ValidationError as error:  # an unknown type or part, or a wrong field
-        return _decode_tolerantly(text, error)
+        return _decode_tolerantly(text, error), text
     except (msgspec.MsgspecError, UnicodeError, RecursionError, InvalidRequest) as error:
         # JavaScript cuts texts inside of characters and sends the halves as escapes. That must not end the connection,
         # and with it the answers to all other callers.
         repaired = repair_escapes(text)
         if repaired is not None:
-            return decode_frame(repaired)
+            return decode_frame_and_text(repaired)
         raise MalformedFrame(str(error)[:200]) from None
 
 

@@ -40,7 +40,7 @@ from toolgate.bridge.frames import (
     FromEditor,
     MalformedFrame,
     ToEditor,
-    decode_frame,
+    decode_frame_and_text,
     encode_frame,
 )
 from toolgate.bridge.handshake import BridgeCredentials, join
@@ -210,7 +210,7 @@ class EditorSession:
     def _handle_at_once(self, text: bytes) -> bool:
         """Pass a frame to its exchange without waiting for the task of this session; False for any other frame."""
         try:
-            frame = decode_frame(text)
+            frame, text = decode_frame_and_text(text)
         except MalformedFrame:  # found again by the task, which closes the connection
             return False
         if not isinstance(
