@@ -101,6 +101,17 @@ async def test_a_file_that_has_not_changed_lately_is_read_at_once(path: Path, mo
         assert await statuses(url) == {"ann": 200, "bob": 401}
 
 
+async def test_a_text_is_in_force_if_the_one_that_follows_at_once_is_refused(path: Path) -> None:
+    """A worker that was still starting dropped the first, and went on with a key that was removed."""
+    async with listening(gate := Toolgate(load(path, os.environ))) as url:
+        in_force: list[str] = []
+        gate.reload_soon(path, (BEGINNING + RULES + KEYS).encode(), lambda: in_force.append("without bob"))
+        gate.reload_soon(path, b"nonsense: [\n", lambda: in_force.append("nonsense"))
+        assert gate._reloading is not None
+        await gate._reloading
+        assert (await statuses(url), in_force) == ({"ann": 200, "bob": 401}, ["without bob"])
+
+
 async def test_a_reload_logs_which_keys_and_rules_it_removed(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with listening(gate := Toolgate(load(path, os.environ))) as url:
         write(path, BEGINNING.replace("default: ask", "default: allow") + KEYS, long_ago=True)

@@ -67,10 +67,10 @@ class FakeEnginePool:
     def start(self) -> None:
         pass
 
-    async def lease(self) -> EngineLease:
+    async def lease(self, caller: str) -> EngineLease:
         if self.failure is not None:
             raise self.failure
-        return EngineLease(self.engine, (await self.queue.acquire()).release)
+        return EngineLease(self.engine, (await self.queue.acquire(caller)).release)
 
     async def aclose(self) -> None:
         pass
@@ -130,8 +130,8 @@ async def test_workers_get_the_engine_one_after_the_other() -> None:
     pool = FakeEnginePool()
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
-    first = await one.engines.lease()
-    waiting = asyncio.create_task(two.engines.lease())
+    first = await one.engines.lease("ann")
+    waiting = asyncio.create_task(two.engines.lease("ann"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -140,29 +140,49 @@ async def test_workers_get_the_engine_one_after_the_other() -> None:
     assert await generated(second, "goodbye") == "You said goodbye"
 
 
+async def test_callers_of_all_workers_take_turns() -> None:
+    share = EngineLeases(FakeEnginePool())
+    one, two = Worker(share), Worker(share)
+    first, order = await one.engines.lease("ann"), list[str]()
+
+    async def come(worker: Worker, caller: str) -> None:
+        lease = await worker.engines.lease(caller)
+        order.append(caller)
+        lease.release()
+
+    waiting = [asyncio.create_task(come(one, "ann")) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting += [asyncio.create_task(come(two, "bob"))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.release()
+    await asyncio.gather(*waiting)
+    assert order == ["ann", "bob", "ann", "ann"]
+
+
 async def test_a_cancelled_generation_leaves_the_engine_to_the_next_worker() -> None:
     pool = FakeEnginePool()
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
-    lease = await one.engines.lease()
+    lease = await one.engines.lease("ann")
     generation = lease.engine.generate(prompt("wait"), lease.release)
     async for _ in generation:
         break
     generation.cancel()
     assert pool.engine.cancelled == 1
-    assert await generated(await two.engines.lease(), "x") == "You said x"
+    assert await generated(await two.engines.lease("ann"), "x") == "You said x"
 
 
 async def test_a_dead_worker_leaves_the_engine_to_the_others() -> None:
     pool = FakeEnginePool()
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
-    lease = await one.engines.lease()
+    lease = await one.engines.lease("ann")
     lease.engine.generate(prompt("wait"), lease.release)
-    also = asyncio.create_task(one.engines.lease())
+    also = asyncio.create_task(one.engines.lease("ann"))
     await asyncio.sleep(0)
     share.worker_ended(one)
-    assert await generated(await two.engines.lease(), "x") == "You said x"
+    assert await generated(await two.engines.lease("ann"), "x") == "You said x"
     assert pool.engine.cancelled == 1
     also.cancel()
 
@@ -171,22 +191,22 @@ async def test_errors_of_the_engine_reach_the_worker_that_leases_it() -> None:
     pool = FakeEnginePool(places=0)
     share = EngineLeases(pool)
     one, two = Worker(share), Worker(share)
-    lease = await one.engines.lease()
+    lease = await one.engines.lease("ann")
     with pytest.raises(GatewayOverloaded, match="queue is full") as full:
-        await two.engines.lease()
+        await two.engines.lease("ann")
     assert full.value.retry_after
     with pytest.raises(EngineFault, match="has died"):
         await generated(lease, "die")
     lease.release()
     pool.failure = UpstreamUnavailable("There are no weights.", status=503)
     with pytest.raises(UpstreamUnavailable, match="no weights"):
-        await two.engines.lease()
+        await two.engines.lease("ann")
 
 
 async def test_all_waiting_requests_fail_when_the_supervisor_is_gone() -> None:
     one = Worker(EngineLeases(FakeEnginePool(places=1)))
-    lease = await one.engines.lease()
-    waiting = asyncio.create_task(one.engines.lease())
+    lease = await one.engines.lease("ann")
+    waiting = asyncio.create_task(one.engines.lease("ann"))
     await asyncio.sleep(0)
     generation = lease.engine.generate(prompt("wait"), lease.release)
     one.supervisor.lose(one)

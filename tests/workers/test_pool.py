@@ -32,6 +32,12 @@ line.sendall(bytes([0, 0, 0, 16]) + b'{"type":"ready"}')
 while not (received := line.recv(4096)) or b"drain" not in received and b"retire" not in received:
     if not received: break
 """
+SENDS_NONSENSE = """
+import socket, sys, time
+line = socket.socket(fileno=int(sys.argv[1]))
+line.sendall(bytes([0, 0, 0, 16]) + b'{"type":"ready"}' + bytes([0, 0, 0, 2]) + b"{]")
+while line.recv(4096): pass
+"""
 
 
 class WorkerStarter:
@@ -100,6 +106,18 @@ async def test_the_pool_does_not_give_up_while_a_worker_serves(tmp_path: Path) -
     assert "giving up" not in logged(tmp_path / "log")
 
 
+async def test_a_worker_whose_messages_cannot_be_decoded_is_replaced(tmp_path: Path) -> None:
+    """Nothing more was read from it, so that its requests waited for replies without end."""
+    starter = WorkerStarter(SENDS_NONSENSE, SERVES)
+    pool = ServerWorkerPool(1, starter.start, SupervisorHub(), log_to(tmp_path / "log"), QUICK)
+    assert await pool.open()
+    async with asyncio.timeout(30):
+        await until(lambda: len(starter.started) == 2 and starter.started[1].serving)
+        pool.drain()
+        assert await pool.ended() == 0
+    assert logged(tmp_path / "log") == ["worker ended"]
+
+
 async def test_the_server_ends_when_its_first_worker_cannot_start(tmp_path: Path) -> None:
     for status, code in ((BAD_CONFIG, BAD_CONFIG), (1, GAVE_UP)):
         starter = WorkerStarter(f"raise SystemExit({status})")
@@ -147,6 +165,18 @@ async def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -
         pool.drain()
         assert await pool.ended() == 0
     assert logged(tmp_path / "log") == ["worker ended", "worker not started"]
+
+
+async def test_a_file_that_cannot_be_read_is_not_left_to_the_workers_to_read(tmp_path: Path) -> None:
+    """They served a text that the supervisor did not know, and the next worker started with the one before it."""
+    ends_at_a_reload = SERVES.replace("if not received: break", "if not received or b'reload' in received: break")
+    pool = ServerWorkerPool(1, WorkerStarter(ends_at_a_reload).start, SupervisorHub(), log_to(tmp_path / "log"), QUICK)
+    assert await pool.open()
+    pool.reload()
+    await until(lambda: bool(logged(tmp_path / "log")))
+    assert logged(tmp_path / "log") == ["reload refused"]
+    pool.drain()
+    assert await pool.ended() == 0
 
 
 async def test_a_worker_that_ignores_the_drain_is_killed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ It knows when a configuration changes. What a configuration consists of is known
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class Toolgate:
         self.services = Services(config, self, lambda: self._site.background, builtin, sources, supervisor)
         self._site = ConfiguredSite(config, self.services)
         self.services.start(self._site)
-        self._pending_reload: tuple[Path, bytes | None, Callable[[], None]] | None = None
+        self._pending_reloads: deque[tuple[Path, bytes | None, Callable[[], None]]] = deque()
         self._reloading: asyncio.Task[None] | None = None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -80,15 +81,19 @@ class Toolgate:
         A file that was changed a moment ago is read when it has stopped changing.
         `text` is the content of the file if it was read already; `accepted` is called when it is in force.
         """
-        # Of requests that come while one is at work only the last counts: it reads the newest file.
-        self._pending_reload = path, text, accepted
+        # Of several that wait to read the file only the last counts: it reads the newest one. Different texts are all
+        # applied, in their order: the last of them may be refused, and then the one before it is in force.
+        pending = self._pending_reloads
+        if pending and pending[-1][1] == text:
+            pending.pop()
+        pending.append((path, text, accepted))
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._reload_pending())
 
     async def _reload_pending(self) -> None:
         """Reload until no reload was requested since the file was read."""
-        while self._pending_reload is not None:
-            (path, text, accepted), self._pending_reload = self._pending_reload, None
+        while self._pending_reloads:
+            path, text, accepted = self._pending_reloads.popleft()
             if text is None:
                 await asyncio.to_thread(wait_until_settled, path)
             if self._apply(await asyncio.to_thread(self._load, path, text)):

@@ -97,7 +97,10 @@ class _WorkerStarter:
 
     async def renew(self, place: int) -> ServerWorkerProcess:
         """Start a worker with the configuration in the file, which must not lose checks of the one in force."""
-        return await self._start(place, await self.read(), self.accepted.text)
+        text = await self.read()
+        if text is None and self._path is not None:
+            raise OSError(f"{self._path} is missing or cannot be read")
+        return await self._start(place, text, self.accepted.text)
 
     async def read(self) -> bytes | None:
         """Read the file once it has stopped changing."""

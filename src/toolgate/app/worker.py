@@ -144,7 +144,7 @@ class WorkerServer:
             case messages.RetireWorkerMessage(seconds):
                 self._listener.retire(seconds)
             case messages.ReloadConfigMessage(text) if self._path is not None:
-                accepted = messages.WorkerServesConfigMessage(digest_of(text or b""))
+                accepted = messages.WorkerServesConfigMessage(digest_of(text))
                 self._server.reload_soon(self._path, text, lambda: self._supervisor.send(accepted))
             case messages.CoverWorkerSocketMessage(place, begin):
                 self._covering = asyncio.create_task(self._cover(place, begin, self._covering))

@@ -94,11 +94,11 @@ class SupervisorClient:
                 return total.metrics.encode()
         return own
 
-    def request_engine(self, receive: EngineReceiver) -> int:
-        """Ask for the local engine; `receive` gets all messages of the lease until `release_engine`."""
+    def request_engine(self, caller: str, receive: EngineReceiver) -> int:
+        """Ask for the local engine for a caller; `receive` gets all messages of the lease until `release_engine`."""
         lease = next(self._ids)
         self._engine_leases[lease] = receive
-        self.send(messages.EngineLeaseRequestMessage(lease))
+        self.send(messages.EngineLeaseRequestMessage(lease, caller))
         return lease
 
     def release_engine(self, lease: int) -> None:

@@ -61,9 +61,9 @@ class EngineLeases:
         at = (worker, message.lease)
         lease = self._leases.get(at)
         match message:
-            case messages.EngineLeaseRequestMessage(id):
+            case messages.EngineLeaseRequestMessage(id, caller):
                 lease = self._leases[at] = _WorkerLease()
-                lease.start(self._grant(worker, id, lease))
+                lease.start(self._grant(worker, id, caller, lease))
             case messages.EngineCommandMessage(id, order) if lease is not None:
                 match frames.decode_order(bytes(order)):
                     case frames.EngineGenerateFrame(number) as generate if lease.granted is not None:
@@ -99,9 +99,9 @@ class EngineLeases:
         """End the engine."""
         await self._engines.aclose()
 
-    async def _grant(self, worker: EngineLeasingWorker, id: int, lease: _WorkerLease) -> None:
+    async def _grant(self, worker: EngineLeasingWorker, id: int, caller: str, lease: _WorkerLease) -> None:
         try:
-            lease.granted = await self._engines.lease()
+            lease.granted = await self._engines.lease(caller)
         except ToolgateError as error:
             self._leases.pop((worker, id), None)
             overloaded = isinstance(error, GatewayOverloaded)

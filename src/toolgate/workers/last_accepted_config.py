@@ -12,13 +12,15 @@ from typing import IO
 
 from toolgate.config.stable_read import read_file
 
+_MAX_TEXTS = 8  # that were read and may yet be accepted
+
 
 class LastAcceptedConfigText:
     """The last text that a worker has accepted; before that, the text that was read first."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._last_read: dict[str, bytes] = {}
+        self._read: dict[str, bytes] = {}  # by digest, the one that was read last at the end
         self.text = self.read()
 
     def read(self) -> bytes | None:
@@ -29,13 +31,22 @@ class LastAcceptedConfigText:
             text = read_file(self._path, regular=True)
         except OSError:
             return None
-        # Workers accept a text some time after it was read: until then the former one is in force.
-        self._last_read = {digest_of(text): text}
+        # Workers accept a text some time after it was read: until then the former one is in force, and meanwhile another
+        # may be read, which they refuse.
+        digest = digest_of(text)
+        self._read.pop(digest, None)
+        self._read[digest] = text
+        if len(self._read) > _MAX_TEXTS:
+            del self._read[next(iter(self._read))]
         return text
 
     def accept(self, digest: str) -> None:
-        """Note that a worker serves the text of this digest; only the text read last can be accepted."""
-        self.text = self._last_read.get(digest, self.text)
+        """Note that a worker serves the text of this digest; none that was read before the one in force is accepted."""
+        if digest not in self._read:
+            return
+        self.text = self._read[digest]
+        while (oldest := next(iter(self._read))) != digest:
+            del self._read[oldest]
 
 
 def digest_of(text: bytes) -> str:

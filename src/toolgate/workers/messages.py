@@ -67,9 +67,10 @@ class TopicChangedMessage(Struct, frozen=True, tag="changed"):
 
 
 class EngineLeaseRequestMessage(Struct, frozen=True, tag="engage"):
-    """Asks for a lease of the local model's engine, under a number that the worker chose."""
+    """Asks for a lease of the local model's engine for a caller, under a number that the worker chose."""
 
     lease: int
+    caller: str
 
 
 class EngineCommandMessage(Struct, frozen=True, tag="order"):
@@ -110,9 +111,9 @@ class RetireWorkerMessage(Struct, frozen=True, tag="retire"):
 
 
 class ReloadConfigMessage(Struct, frozen=True, tag="reload"):
-    """Has the worker read the configuration again: the text of its file, None if it could not be read."""
+    """Has the worker apply the configuration with this text."""
 
-    text: bytes | None = None
+    text: bytes
 
 
 class CoverWorkerSocketMessage(Struct, frozen=True, tag="cover"):

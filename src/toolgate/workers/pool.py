@@ -89,7 +89,11 @@ class ServerWorkerPool:
         """Have all workers read the configuration again."""
 
         async def send_all() -> None:
-            self._last_reload = messages.ReloadConfigMessage(await self._read_config())
+            text = await self._read_config()
+            if text is None:  # workers that read it themselves would serve a text that is not known here
+                self._log.error("reload refused", problems=["there is no configuration file that can be read"])
+                return
+            self._last_reload = messages.ReloadConfigMessage(text)
             for worker in self._workers:
                 worker.send(self._last_reload)
 

@@ -89,10 +89,16 @@ class ServerWorkerProcess:
             self._writer.write(messages.encode(message))
 
     async def received(self) -> AsyncGenerator[messages.FromWorker, None]:
-        """Yield the worker's messages until it closes its connection."""
-        with suppress(asyncio.IncompleteReadError, ConnectionError, OverlongMessage, msgspec.DecodeError):
+        """Yield the worker's messages until it closes its connection; one that sends nonsense is killed."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                yield messages.decode_from_worker(await read_prefixed_async(self._reader.readexactly, messages.LONGEST))
+                try:
+                    frame = await read_prefixed_async(self._reader.readexactly, messages.LONGEST)
+                    message = messages.decode_from_worker(frame)
+                except (OverlongMessage, msgspec.DecodeError, RecursionError):
+                    self.kill()  # it would serve on, and its requests wait for ever for replies to what is not read
+                    return
+                yield message
 
     def note_ready(self) -> None:
         """Note that the worker serves."""

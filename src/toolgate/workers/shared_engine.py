@@ -18,12 +18,12 @@ from toolgate.workers.client import SupervisorClient
 class BorrowedEngine:
     """The engine during one lease; `granted` is done once the lease has begun."""
 
-    def __init__(self, supervisor: SupervisorClient) -> None:
+    def __init__(self, supervisor: SupervisorClient, caller: str) -> None:
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._supervisor = supervisor
         self._ids = count(1)
         self._generations: dict[int, EngineGeneration] = {}
-        self._lease = supervisor.request_engine(self._receive)
+        self._lease = supervisor.request_engine(caller, self._receive)
 
     def generate(self, order: frames.EngineGenerateFrame, over: Callable[[], None] = lambda: None) -> EngineGeneration:
         """Start to generate; `over` is called as soon as the engine has finished."""
@@ -91,9 +91,9 @@ class BorrowedEngineProvider:
     def start(self) -> None:
         """Do nothing: the supervisor starts the engine."""
 
-    async def lease(self) -> EngineLease:
-        """Wait for the engine, behind the requests that all workers made before."""
-        engine = BorrowedEngine(self._supervisor)
+    async def lease(self, caller: str) -> EngineLease:
+        """Wait for the engine; the callers of all workers take turns."""
+        engine = BorrowedEngine(self._supervisor, caller)
         try:
             await engine.granted
         except BaseException:  # also a cancelled request: else the engine would be granted to nobody

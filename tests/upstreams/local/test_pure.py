@@ -105,10 +105,30 @@ async def test_a_full_queue_refuses_requests_with_its_length() -> None:
     (await waiting).release()
 
 
+async def test_a_caller_with_many_requests_leaves_room_for_another() -> None:
+    """Sixteen requests of one key filled the queue, and all others got a 503."""
+    line, order = EngineTurnQueue(4, 10), []
+    first = await line.acquire("ann")
+
+    async def come(caller: str) -> None:
+        turn = await line.acquire(caller)
+        order.append(caller)
+        turn.release()
+
+    waiting = [asyncio.create_task(come("ann")) for _ in range(4)]
+    await asyncio.sleep(0)
+    waiting += [asyncio.create_task(come("bob"))]
+    await asyncio.sleep(0)
+    first.release()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [isinstance(one, GatewayOverloaded) for one in outcomes] == [False, False, False, True, False]
+    assert order == ["ann", "bob", "ann", "ann"]
+
+
 async def test_a_request_that_waits_too_long_is_refused_with_its_position() -> None:
     line = EngineTurnQueue(5, 0.01)
     turn = await line.acquire()
-    with pytest.raises(GatewayOverloaded, match="1 requests were still before this one") as sent_away:
+    with pytest.raises(GatewayOverloaded, match="1 more requests were running or waiting") as sent_away:
         await line.acquire()
     assert (sent_away.value.status, line.waiting) == (503, 0)
     turn.release()

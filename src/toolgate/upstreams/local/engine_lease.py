@@ -50,8 +50,8 @@ class EngineLeaseProvider(Protocol):
     def start(self) -> None:
         """Start to download and load in the background."""
 
-    async def lease(self) -> EngineLease:
-        """Return a lease, in the order of requests; GatewayOverloaded or UpstreamUnavailable if there is no engine."""
+    async def lease(self, caller: str) -> EngineLease:
+        """Return a lease; callers take turns. GatewayOverloaded or UpstreamUnavailable if there is no engine."""
 
     async def aclose(self) -> None:
         """Release it."""
@@ -73,10 +73,10 @@ class OwnEngineProvider:
         """Start to download and load in the background."""
         self._supervisor.start()
 
-    async def lease(self) -> EngineLease:
-        """Return a lease of the engine, in the order of requests."""
+    async def lease(self, caller: str) -> EngineLease:
+        """Return a lease of the engine; callers take turns."""
         await self._supervisor.engine()  # before queueing: while there is no engine, a turn would be of no use
-        turn = await self._queue.acquire()
+        turn = await self._queue.acquire(caller)
         try:
             # Once more: the engine may have been started again while this request waited for its turn.
             return EngineLease(await self._supervisor.engine(), turn.release)

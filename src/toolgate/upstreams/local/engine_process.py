@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from toolgate.processes.child import ChildProcess
+from toolgate.processes.child import ChildProcess, signal_name
 from toolgate.upstreams.local import frames
 from toolgate.wire.length_prefix import OverlongMessage, read_prefixed_async
 
@@ -22,7 +22,7 @@ _PASSED_VARIABLES = ("PATH", "HOME", "LANG", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBR
 _MODULE = "toolgate.upstreams.local.engine"
 _END_SECONDS = 2.0
 _TAIL_BYTES = 4096  # of its standard error, to which the runtime may print without end
-_SIGNAL_HINTS = {signal.SIGKILL: " Perhaps the machine ran out of memory."}
+_SIGNAL_HINTS: dict[int, str] = {signal.SIGKILL: " Perhaps the machine ran out of memory."}
 
 
 class EngineFault(Exception):
@@ -188,8 +188,7 @@ class EngineProcess:
         code = self._process.returncode
         if code is None or code >= 0:
             return f"The model's engine ended with status {code}.{self._errors.last_line()}"
-        number = signal.Signals(-code)
-        return f"The model's engine was ended by {number.name}.{_SIGNAL_HINTS.get(number, '')}"
+        return f"The model's engine was ended by {signal_name(-code)}.{_SIGNAL_HINTS.get(-code, '')}"
 
 
 class _Tail(asyncio.Protocol):

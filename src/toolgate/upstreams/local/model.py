@@ -41,7 +41,7 @@ class LocalModel:
     async def ask(self, request: ModelRequest) -> ModelStream:
         """Return the answer once its first event is generated; waits for the weights, the engine and earlier requests."""
         planned = tool_choice_plan.make(request, self._options.max_tokens, self._secret)
-        lease = await self._engines.lease()
+        lease = await self._engines.lease(request.caller)
         try:
             events = StagedGeneration(lease.engine, planned, self._options.model, lease.release).events()
             first = await anext(events)
