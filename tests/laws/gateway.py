@@ -33,6 +33,7 @@ PATHS = {
 }
 KEY = "key-of-the-loop-law"
 HANG_SECONDS = 120.0
+_LAST_EVENTS = (b'"type":"response.completed"', b'"type":"error"')
 """Only so that a server that never answers does not stop the tests for ever."""
 
 
@@ -179,7 +180,10 @@ class Gateway:
             "models": models,
             "tools": {
                 "python": ["tools"],
-                "mcp": {"pipe": {"command": [sys.executable, str(HERE / "mcp_server.py")], "trust": "always"}},
+                "mcp": {
+                    "pipe": {"command": [sys.executable, str(HERE / "mcp_server.py")], "trust": "always"},
+                    "pinned": {"command": [sys.executable, str(HERE / "mcp_server.py")]},
+                },
                 "approvals": {
                     "default": "allow",
                     "open_world": "allow",
@@ -326,8 +330,8 @@ class Gateway:
         self.play(call_answer(name, arguments), chat_answer())
         return await self.ask_with_tools()
 
-    async def websocket(self, frames: bytes | Iterable[bytes], path: str = "/v1/responses") -> bytes:
-        """Open a WebSocket, send raw frames, say goodbye, and return what comes back."""
+    async def websocket(self, frames: Iterable[bytes], path: str = "/v1/responses") -> bytes:
+        """Open a WebSocket, send raw frames, say goodbye once one was answered, and return what comes back."""
         lines = [
             f"GET {path} HTTP/1.1",
             f"host: 127.0.0.1:{self.port}",
@@ -337,12 +341,21 @@ class Gateway:
             "sec-websocket-version: 13",
             "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
         ]
-        pieces = (frames,) if isinstance(frames, bytes) else frames
-        goodbye = frame(8, b"\x03\xe8")
-        return await self.send(["\r\n".join(lines).encode() + b"\r\n\r\n", *pieces, goodbye])
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+        try:
+            async with asyncio.timeout(HANG_SECONDS):
+                writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
+                head = await reader.readuntil(b"\r\n\r\n")  # frames that come before it are no messages
+                assert head.startswith(b"HTTP/1.1 101 "), head
+                return await _exchanged(reader, writer, frames, goodbye=frame(8, b"\x03\xe8"))
+        finally:
+            writer.transport.abort()
+            await asyncio.sleep(0)
 
 
-async def _exchanged(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pieces: Iterable[bytes]) -> bytes:
+async def _exchanged(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pieces: Iterable[bytes], goodbye: bytes = b""
+) -> bytes:
     async def write() -> None:
         with contextlib.suppress(ConnectionError):  # refused before all was sent
             for piece in pieces:
@@ -355,6 +368,10 @@ async def _exchanged(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
         with contextlib.suppress(ConnectionError):
             while piece := await reader.read(1 << 20):
                 response.append(piece)
+                if goodbye and any(last in piece for last in _LAST_EVENTS):
+                    await writing
+                    writer.write(goodbye)
+                    goodbye = b""
     finally:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)

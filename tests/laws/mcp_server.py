@@ -1,8 +1,8 @@
 """An MCP server on pipes that sends as much as it is asked for: `python mcp_server.py`. Knows nothing of Toolgate.
 
-The tool `send` takes `form` (`text`, `many`, `structured`, `progress`, `blank`, `offer`, `small`), `text` and `count`. With
-`offer` it offers so many tools of large schemas, with fields named after the text, beside itself from then on, and with
-`small` so many small ones.
+The tool `send` takes `form` (`text`, `many`, `structured`, `progress`, `blank`, `offer`, `small`, `changed`), `text` and
+`count`. With `offer` it offers so many tools of large schemas, with fields named after the text, beside itself from then on,
+with `small` so many small ones, and with `changed` so many that are named after the text, each time with other descriptions.
 """
 
 import json
@@ -27,6 +27,14 @@ def large_tool(number: int, text: str) -> dict[str, Any]:
     return {**TOOL, "name": f"large_{number}", "inputSchema": {"type": "object", "properties": fields}}
 
 
+def changed_tools(text: str, count: int) -> list[dict[str, Any]]:
+    """Tools of 20,000 fields altogether, whose descriptions are not those of the tools that are offered now."""
+    schema = {"type": "object", "properties": {f"field_{each}": {"type": "string"} for each in range(20_000 // count)}}
+    description = "Changed." if more and more[0]["description"] == "New." else "New."
+    tool = {**TOOL, "description": description, "inputSchema": schema}
+    return [{**tool, "name": f"{text}_{number}"} for number in range(count)]
+
+
 def write(text: str) -> None:
     """Send one line."""
     sys.stdout.write(text + "\n")
@@ -43,6 +51,9 @@ def send(id: Any, token: Any, form: str, text: str, count: int) -> None:
         sys.stdout.write((text + "\n") * count)
     elif form == "small":
         more[:] = [{**TOOL, "name": f"small_{number}"} for number in range(count)]
+        write(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
+    elif form == "changed":
+        more[:] = changed_tools(text, count) if count else []
         write(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
     elif form == "offer":
         more[:] = [large_tool(number, text) for number in range(count)]

@@ -8,7 +8,7 @@ A tool that cannot be used is left out and reported as a problem. Knows sources 
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -316,7 +316,7 @@ class _CheckedSource:
                     raise ValueError("the source brings two tools of this name")
                 # A tool object may be new although its definition is not: an MCP server that lists its tools again.
                 old = known.get(spec.name)
-                if old is None or old.spec != spec:
+                if old is None or (old.spec is not spec and old.spec != spec):
                     entries[spec.name] = self._checked(tool, spec)
                 else:
                     entries[spec.name] = old if old.tool is tool else RegistryEntry(tool, old.spec, old.when)
@@ -385,8 +385,7 @@ class _NameTable:
         for key, entry in brought:
             spec, name = entry.spec, self._public_names.get(key)
             if name is None:
-                namespaced = fitting_name(f"{_UNSAFE.sub('_', spec.source)}__{spec.name}")
-                free = [one for one in (spec.name, namespaced) if one not in taken]
+                free = (one for one in _possible_names(spec) if one not in taken)
                 name = next((one for one in free if self.owner(one, spec.source) is None), None)
             if name is None:
                 problems.append(ToolProblem(spec.source, "It is left out: its name is taken.", spec.name))
@@ -431,6 +430,12 @@ class _Renamed:
 
     async def invoke(self, invocation: ToolCallInput) -> ToolOutput:
         return await self._tool.invoke(invocation)
+
+
+def _possible_names(spec: ServerToolDefinition) -> Iterator[str]:
+    """Yield the name that the source gave to the tool, and the one that says which source it is of."""
+    yield spec.name
+    yield fitting_name(f"{_UNSAFE.sub('_', spec.source)}__{spec.name}")
 
 
 def fitting_name(name: str) -> str:

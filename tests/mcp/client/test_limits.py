@@ -14,6 +14,7 @@ from tests.mcp.client.sources import calling, mock, noted, opened, source_of, to
 from tests.mcp.client.test_http import handshaking
 from toolgate.conversation.message import Text
 from toolgate.mcp.client import RemoteServerConfig
+from toolgate.mcp.client.session import MAX_TOOLS
 from toolgate.mcp.protocol.line_reader import McpReadRateLimit
 from toolgate.tools.tool import ToolCallFailed
 
@@ -45,6 +46,44 @@ async def test_a_list_is_bounded_in_bytes_and_so_is_each_tool(tmp_path: Path) ->
         assert source.tools == ()
         assert "tool_0: its definition is larger than 512 KiB" in (source.problem or "")
         assert "a list may have 8192 KiB" in (source.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("count", "schema", "why"),
+    [
+        (MAX_TOOLS // 2, {"type": "object"}, f"the first {MAX_TOOLS} tools: a list may have {MAX_TOOLS}"),
+        (5, {"type": "object", "default": [{}] * 10_000}, "the first 14 tools: a list may have 150000 values"),
+        (1, {"type": "object"}, "the first 1000 tools: a list may have 1000 pages"),
+    ],
+)
+async def test_what_a_list_without_end_has_beyond_its_bounds_is_named(count: int, schema: Any, why: str) -> None:
+    async def script(asked: ReceivedRequest) -> ScriptedResponse:
+        if asked.message.get("method") != "tools/list":
+            return await handshaking(asked)
+        page = int((asked.message.get("params") or {}).get("cursor", "0"))
+        tools = [{"name": f"tool_{page}_{number}", "inputSchema": schema} for number in range(count)]
+        result = {"tools": tools, "nextCursor": str(page + 1)}
+        return ScriptedResponse(200, {"jsonrpc": "2.0", "id": asked.message["id"], "result": result})
+
+    async with (
+        serving(script) as web,
+        opened(source_of(RemoteServerConfig(web.url), http=RecordingHttpClient())) as source,
+    ):
+        assert f"whatever follows {why}" in (source.problem or "")
+
+
+async def test_pages_that_repeat_are_named() -> None:
+    async def script(asked: ReceivedRequest) -> ScriptedResponse:
+        if asked.message.get("method") != "tools/list":
+            return await handshaking(asked)
+        result = {"tools": [{"name": "one"}], "nextCursor": "again"}
+        return ScriptedResponse(200, {"jsonrpc": "2.0", "id": asked.message["id"], "result": result})
+
+    async with (
+        serving(script) as web,
+        opened(source_of(RemoteServerConfig(web.url), http=RecordingHttpClient())) as source,
+    ):
+        assert "the pages repeat" in (source.problem or "")
 
 
 async def test_many_messages_at_once_are_dealt_with_in_short_steps(tmp_path: Path, steps: list[float]) -> None:

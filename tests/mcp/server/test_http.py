@@ -187,6 +187,25 @@ async def test_headers_that_differ_from_the_body_are_refused(headers: tuple[str,
     assert catalog.calls == []
 
 
+class LateToolCatalog(FakeToolCatalog):
+    """Has its tools once its sources have settled."""
+
+    async def settled(self) -> None:
+        self.all["place"] = tool("place", input_schema=PLACE)
+
+
+async def test_a_stateless_call_waits_for_a_source_that_is_still_connecting() -> None:
+    catalog = LateToolCatalog()
+    async with serving(catalog) as url:
+        received = await post(
+            url, *modern("tools/call", "mcp-param-city: Bonn", name="place", arguments={"city": "Bonn"})
+        )
+        assert received.json["result"]["isError"] is False
+        assert code(await post(url, *modern("tools/call", name="place", arguments={"city": "Bonn"}))) == (400, -32020)
+        assert code(await post(url, *modern("tools/call", name="other"))) == (400, -32602)
+    assert len(catalog.calls) == 1
+
+
 PLACE = {
     "type": "object",
     "properties": {
@@ -377,6 +396,18 @@ async def test_a_call_is_cancelled_by_its_own_session_and_by_no_other() -> None:
         assert (await caller.response()).body == b""
     assert waiting.cancelled.is_set()
     assert code(twin) == (200, -32600)
+
+
+async def test_true_is_no_id_of_a_call_to_cancel() -> None:
+    waiting = BlockingTool()
+    async with serving(FakeToolCatalog(tool("waits", waiting))) as url, HttpConnection(url) as caller:
+        mine = await introduced(url)
+        await caller.post("/mcp", request("tools/call", 1, name="waits"), BOTH, mine)
+        await waiting.begun.wait()
+        for id in (True, 1.0):
+            cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}
+            assert (await post(url, cancelled, mine)).status == 202
+            assert not waiting.cancelled.is_set()
 
 
 async def test_a_client_that_hangs_up_cancels_its_call() -> None:

@@ -36,9 +36,10 @@ from toolgate.mcp.protocol.transport import McpConnectionLost, McpResponseBroken
 from toolgate.tools.tool import CallProgressUpdate, ReportProgress
 from toolgate.wire.jsontext import encode
 
-# A server could list for ever; a list is held in memory as a whole.
-MAX_TOOLS = 10_000
+# A server could list for ever; a list is held in memory as a whole, and the event loop looks at each of its tools.
+MAX_TOOLS = 5_000
 MAX_LIST_BYTES = 8 * 1024 * 1024
+MAX_LIST_VALUES = 150_000
 MAX_DEFINITION_BYTES = 512 * 1024
 _MAX_PAGES = 1000
 _MAX_CURSOR_CHARS = 4096
@@ -98,28 +99,26 @@ class ClientSession:
 
     async def list_tools(self) -> ToolListing:
         """List all definitions, page by page; a server whose pages repeat or never end is cut off."""
-        definitions: list[Any] = []
-        left_out: list[str] = []
+        listed = _ListedTools()
         cursors: set[str] = set()
         cursor: str | None = None
-        size = 0
-        while len(cursors) < _MAX_PAGES and len(definitions) < MAX_TOOLS:
+        while listed.end is None:
             result = await self._request("tools/list", {} if cursor is None else {"cursor": cursor})
             page, cursor = result.get("tools"), result.get("nextCursor")
             # In a thread, because measuring a definition means to encode it.
-            kept, too_large, page_size = await asyncio.to_thread(_split_by_size, page if type(page) is list else [])
-            definitions += kept
-            left_out += too_large
-            size += page_size
-            if type(cursor) is not str or cursor in cursors:
+            await asyncio.to_thread(listed.add, page if type(page) is list else [])
+            if type(cursor) is not str:
                 break
-            if size > MAX_LIST_BYTES or len(cursor) > _MAX_CURSOR_CHARS:
-                left_out.append(
-                    f"whatever follows the first {size // 1024} KiB: a list may have {MAX_LIST_BYTES // 1024} KiB"
-                )
-                break
+            if cursor in cursors:
+                listed.end = "the pages repeat"
+            elif len(cursor) > _MAX_CURSOR_CHARS:
+                listed.end = f"a cursor may have {_MAX_CURSOR_CHARS} characters"
+            elif len(cursors) + 1 >= _MAX_PAGES:
+                listed.end = f"a list may have {_MAX_PAGES} pages"
             cursors.add(cursor)
-        return ToolListing(definitions[:MAX_TOOLS], left_out)
+        if listed.end is not None:
+            listed.left_out.append(f"whatever follows the first {len(listed.definitions)} tools: {listed.end}")
+        return ToolListing(listed.definitions, listed.left_out)
 
     async def call_tool(
         self, name: str, arguments: str, on_progress: ReportProgress, headers: Mapping[str, str]
@@ -229,23 +228,51 @@ class ClientSession:
         reply.add_done_callback(self._replies.discard)
 
 
-def _split_by_size(page: list[Any]) -> tuple[list[Any], list[str], int]:
-    """Return the definitions of a page that are small enough, a sentence on each other one, and the bytes of all."""
-    kept: list[Any] = []
-    too_large: list[str] = []
-    page_size = 0
-    for value in page:
-        try:
-            size = len(encode(value))
-        except RecursionError:  # deeper than any schema may be
-            size = MAX_DEFINITION_BYTES + 1
-        page_size += size
-        if size <= MAX_DEFINITION_BYTES:
-            kept.append(value)
-        else:
-            name = printable(str(value.get("name") if type(value) is dict else None)[:256], 40)
-            too_large.append(f"{name}: its definition is larger than {MAX_DEFINITION_BYTES // 1024} KiB")
-    return kept, too_large, page_size
+class _ListedTools:
+    """The definitions of one list that fit into its limits; `end` is why nothing more is added."""
+
+    def __init__(self) -> None:
+        self.definitions: list[Any] = []
+        self.left_out: list[str] = []
+        self.end: str | None = None
+        self._bytes = self._values = 0
+
+    def add(self, page: list[Any]) -> None:
+        """Add a page, without the definitions that are too large, up to the first that exceeds the limits of the list."""
+        for value in page:
+            try:
+                size = len(encode(value))
+            except RecursionError:  # deeper than any schema may be
+                size = MAX_DEFINITION_BYTES + 1
+            self._bytes += size
+            if size > MAX_DEFINITION_BYTES:
+                name = printable(str(value.get("name") if type(value) is dict else None)[:256], 40)
+                self.left_out.append(f"{name}: its definition is larger than {MAX_DEFINITION_BYTES // 1024} KiB")
+            else:
+                self._values += _count_values(value)
+            if len(self.definitions) >= MAX_TOOLS:
+                self.end = f"a list may have {MAX_TOOLS}"
+            elif self._values > MAX_LIST_VALUES:
+                self.end = f"a list may have {MAX_LIST_VALUES} values"
+            elif self._bytes > MAX_LIST_BYTES:
+                self.end = f"a list may have {MAX_LIST_BYTES // 1024} KiB"
+            elif size <= MAX_DEFINITION_BYTES:
+                self.definitions.append(value)
+            if self.end is not None:
+                return
+
+
+def _count_values(value: Any) -> int:
+    """Count the values in a JSON value, in Python code, which lets the event loop run in between."""
+    count, left = 0, [value]
+    while left:
+        inner = left.pop()
+        count += 1
+        if type(inner) is dict:
+            left += inner.values()
+        elif type(inner) is list:
+            left += inner
+    return count
 
 
 def _supported_revisions(refusal: RemoteMcpError) -> list[str] | None:

@@ -14,7 +14,6 @@ from toolgate.mcp.client.accepted_definitions import (
     AcceptedDefinitionStoreProtocol,
     QuarantinedTool,
     Trust,
-    digest,
     review,
 )
 from toolgate.mcp.client.backoff import Backoff
@@ -125,6 +124,7 @@ class McpSource:
         self._quarantined: tuple[QuarantinedTool, ...] = ()
         self._ambiguous: Mapping[str, str] = {}
         self._changed = asyncio.Event()
+        self._applying = asyncio.Lock()  # a list that comes while another is applied must be applied after it
         self._tried = asyncio.Event()
         self._connecting: asyncio.Task[None] | None = None
         self._closing = False
@@ -174,15 +174,16 @@ class McpSource:
 
     async def accept(self, name: str, seen: str | None = None) -> None:
         """Accept the present definition of a quarantined tool; `seen` is the digest that the person has reviewed."""
-        public = public_names(self._prefix, [definition.name for definition in self._definitions])
-        found = next((tool for tool in self._quarantined if name in (tool.name, public.get(tool.name))), None)
-        if found is None:
-            raise NotFound(f"The MCP server {self._server_name} has no tool {name!r} that waits to be accepted.")
-        if seen is not None and seen != found.digest:
-            raise Conflict(f"The tool {name!r} has changed again since it was looked at.")
-        tool = next(one for one in self._definitions if digest(one.definition) == found.digest)
-        await self._accepted.save(self.name, {tool.name: tool.definition})
-        await self._apply(self._definitions)
+        async with self._applying:
+            public = public_names(self._prefix, [definition.name for definition in self._definitions])
+            found = next((tool for tool in self._quarantined if name in (tool.name, public.get(tool.name))), None)
+            if found is None:
+                raise NotFound(f"The MCP server {self._server_name} has no tool {name!r} that waits to be accepted.")
+            if seen is not None and seen != found.digest:
+                raise Conflict(f"The tool {name!r} has changed again since it was looked at.")
+            tool = next(one for one in self._definitions if one.name == found.name)
+            await self._accepted.save(self.name, {tool.name: tool.definition})
+            await self._apply(self._definitions)
 
     def request_refresh(self) -> None:
         """List the tools again soon, if some are quarantined: another process may have accepted them."""
@@ -306,8 +307,9 @@ class McpSource:
             listing = await session.list_tools()
         # In a thread: a list may hold thousands of schemas, and each is checked.
         definitions, unusable = await asyncio.to_thread(self._parse, listing.definitions)
-        self._left_out = [*listing.left_out, *unusable][:_MAX_LEFT_OUT]
-        await self._apply(definitions)
+        async with self._applying:
+            self._left_out = [*listing.left_out, *unusable][:_MAX_LEFT_OUT]
+            await self._apply(definitions)
 
     def _parse(self, values: Sequence[Any]) -> tuple[tuple[McpToolDefinition, ...], list[str]]:
         tools: dict[str, McpToolDefinition] = {}
@@ -330,12 +332,23 @@ class McpSource:
         # Names are computed from all definitions, so that accepting one tool does not rename another.
         names = public_names(self._prefix, [definition.name for definition in definitions])
         self._ambiguous = ambiguous_names(names, self._foreign_prefixes)
-        result = review(definitions, stored, self._trust, self._ambiguous)
+        # In a thread: thousands of definitions may have to be decoded for a person.
+        result = await asyncio.to_thread(review, definitions, stored, self._trust, self._ambiguous)
         if result.to_store or stored is None:
             await self._accepted.save(self.name, result.to_store)
         self._definitions, self._quarantined = definitions, result.quarantined
+        present = {tool.definition.name: tool for tool in self._tools}
         tools: list[McpTool] = []
         for tool in result.accepted:
+            same = present.get(tool.name)
+            # A list is read every few minutes and is mostly the same. To compare specs would be to compare all schemas.
+            if (
+                same is not None
+                and same.spec.name == names[tool.name]
+                and same.definition.definition == tool.definition
+            ):
+                tools.append(same)
+                continue
             spec = ServerToolDefinition(
                 name=names[tool.name],
                 description=tool.description,
@@ -353,8 +366,7 @@ class McpSource:
         self._publish(tools)
 
     def _publish(self, tools: Sequence[McpTool]) -> None:
-        # A list is read every few minutes and is mostly the same: clients are notified only of real changes.
-        changed = [tool.spec for tool in tools] != [tool.spec for tool in self._tools]
+        changed = tuple(tools) != self._tools  # clients are notified only of real changes
         self._tools = tuple(tools)
         if changed:
             self._on_change()

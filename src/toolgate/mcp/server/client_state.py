@@ -40,7 +40,8 @@ class McpClientState:
 
     def cancel(self, id: object) -> None:
         """Cancel the running request of this id; an unknown id is ignored, as the request may just have ended."""
-        cancel = self._running.get(id) if isinstance(id, str | int) else None
+        # Exactly these types: `True` is no id, and a dictionary would take it for 1.
+        cancel = self._running.get(id) if type(id) is str or type(id) is int else None
         if cancel is not None:
             cancel()
 

@@ -168,6 +168,10 @@ class McpEndpoint:
         name = message.params.get("name")
         if message.method == "tools/call" and isinstance(name, str):
             spec = self._catalog.find(http.caller, name)
+            if spec is None:  # its source may still be connecting
+                exchange.cancel_when_client_leaves()
+                await self._catalog.settled()
+                spec = self._catalog.find(http.caller, name)
             if spec is None:
                 raise RpcRequestRefused(INVALID_PARAMS, f"Unknown tool: {name[:200]}", id=message.id)
             check_argument_headers(message, spec.input_schema, exchange.headers)

@@ -13,7 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.conversation.errors import Conflict, NotFound, ToolgateError
-from toolgate.tools.registry import ConnectingSource, RefreshableSource, SourceWithQuarantine, UnacceptedTool
+from toolgate.tools.registry import (
+    AwaitableToolSource,
+    ConnectingSource,
+    RefreshableSource,
+    SourceWithQuarantine,
+    UnacceptedTool,
+)
 from toolgate.tools.schema_check import ToolSchemaValidator
 from toolgate.tools.tool import NO_INPUT, Annotations, OnChange, Tool, ToolSource
 
@@ -129,6 +135,10 @@ class RegisteredToolSource:
             return
         for name, text in stored:
             await self._restore(name, text)
+
+    async def settled(self) -> None:
+        """Wait until every registered MCP server has brought its tools or failed to for the first time."""
+        await asyncio.gather(*[one.settled() for one in self._sources.values() if isinstance(one, AwaitableToolSource)])
 
     async def refresh(self) -> None:
         """Open and close sources by what is stored now, by any process; ToolgateError if that cannot be read."""

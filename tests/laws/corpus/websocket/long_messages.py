@@ -11,15 +11,20 @@ TEXTS = {
     "garbled": b"\xff" * 9_000_000,
     "blank": b" " * 9_000_000,
 }
+ANSWERS = {
+    "text": b"response.completed",
+    "surrogates": b"response.completed",
+    "values": b"The body holds more than",
+    "garbled": b"This text is not UTF-8.",
+    "blank": b"The body is not valid JSON",
+}
 VARIANTS = tuple(f"{kind}-{form}" for kind in TEXTS for form in ("one", "many"))
 
 
 async def play(gateway: Gateway, variant: str) -> None:
     kind, form = variant.split("-")
     text = TEXTS[kind]
-    if form == "one":
-        await gateway.websocket([frame(1, text)])
-        return
-    pieces = [text[start : start + 1_000] for start in range(0, len(text), 1_000)]
+    size = len(text) if form == "one" else 1_000
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
     frames = [frame(1 if number == 0 else 0, piece, number == len(pieces) - 1) for number, piece in enumerate(pieces)]
-    await gateway.websocket([b"".join(frames)])
+    assert ANSWERS[kind] in await gateway.websocket([b"".join(frames)])

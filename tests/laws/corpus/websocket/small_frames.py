@@ -16,4 +16,5 @@ VARIANTS = tuple(FRAMES)
 async def play(gateway: Gateway, kind: str) -> None:
     piece = FRAMES[kind] * 10_000
     start = [frame(1, b"{", final=False)] if kind == "continuations" else []
-    await gateway.websocket([*start, *[piece] * 30])
+    reason = b"expected a continuation frame" if kind == "fragments" else b"Too many small frames."
+    assert reason in await gateway.websocket([*start, *[piece] * 30])
