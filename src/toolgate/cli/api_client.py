@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 SECONDS = 10.0
+# Bytes of an answer: lists come in pages of 8 MiB.
+MAX_ANSWER = 64 * 2**20
+_LONGEST_INT = 19
 # After so long without a byte, TCP asks whether the other side still lives.
 _IDLE_PROBE_SECONDS = 30
 # The command that lists what a path names one of, for an id that is not found.
@@ -86,15 +89,21 @@ def call_api(url: str, key: str | None, method: str, path: str, body: Any = None
 
 def request_json(url: str, key: str | None, method: str, path: str, body: Any = None) -> Any:
     """Send a request and return the JSON object of the response, or raise ApiCallFailed."""
-    from http.client import HTTPException
+    from http.client import HTTPException, IncompleteRead
 
     with open_response(url, key, method, path, body) as response:
         try:
-            answer = json.loads(response.read())
-        except ValueError:
-            raise ApiCallFailed(f"{url}: the answer is not JSON") from None
+            received = response.read(MAX_ANSWER + 1)
+            if response.length and len(received) <= MAX_ANSWER:  # only a `read` without a size raises this itself
+                raise IncompleteRead(received, response.length)
         except (HTTPException, OSError) as error:
             raise no_answer(url, error) from None
+    if len(received) > MAX_ANSWER:
+        raise ApiCallFailed(f"{url}: the answer has more than {MAX_ANSWER // 2**20} MiB")
+    try:
+        answer = decode_json(received)
+    except ValueError:
+        raise ApiCallFailed(f"{url}: the answer is not JSON") from None
     # All answers of the server are objects: another program listens there.
     if not isinstance(answer, dict):
         raise ApiCallFailed(f"{url}: {describe_status(response.status)}", response.status)
@@ -126,6 +135,11 @@ def open_response(
         raise ApiCallFailed(f"{plain(url)} is no URL: {error}.") from None
     if parts.scheme not in ("http", "https") or not host:
         raise ApiCallFailed(f"{plain(url)} is no URL: it must start with http:// or https://, as {DEFAULT_URL} does.")
+    # `http.client` would show the key in its own error.
+    if key and not (key.isascii() and key.isprintable()):
+        raise ApiCallFailed(
+            "The key holds a line break or another character that no key has; check TOOLGATE_KEY or --key."
+        )
     connection = (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(host, port, timeout=SECONDS)
     sent = {"accept": "application/json", **({"authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
     if body is not None:
@@ -144,7 +158,7 @@ def open_response(
             connection.request(method, parts.path.rstrip("/") + path, content, sent)
             response = connection.getresponse()
             if not 200 <= response.status < 300:
-                raise refusal(url, response.status, response.read())
+                raise refusal(url, response.status, response.read(MAX_ANSWER))
         # UnicodeError: a host name that cannot be encoded for DNS, or a header that is not Latin-1.
         except (HTTPException, OSError, UnicodeError) as error:
             raise no_answer(url, error) from None
@@ -164,7 +178,7 @@ def no_answer(url: str, error: Exception) -> ApiCallFailed:
 def refusal(url: str, status: int, body: bytes) -> ApiCallFailed:
     """Read the error message of a response, and say what can be done about its status."""
     try:
-        answer = json.loads(body)
+        answer = decode_json(body)
     except ValueError:
         answer = None
     match answer:
@@ -175,6 +189,29 @@ def refusal(url: str, status: int, body: bytes) -> ApiCallFailed:
             return ApiCallFailed(text, status, code if isinstance(code, str) else None)
         case _:
             return ApiCallFailed(f"{url}: {describe_status(status)}", status)
+
+
+def decode_json(body: bytes) -> Any:
+    """Decode an answer; ValueError if it is no JSON, or is nested too deeply."""
+    try:
+        return json.loads(body, parse_int=_parse_int)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _parse_int(digits: str) -> int | float:
+    # Longer ones could not be converted to a float any more, as a duration or a cost is.
+    return int(digits) if len(digits) < _LONGEST_INT else float(digits)
+
+
+def encode_segment(text: str) -> str:
+    """Encode a text as a segment of a path; what is not Unicode, as a byte of a command line, becomes a question mark."""
+    return quote(text, safe="", errors="replace")
+
+
+def encode_query(parameters: Mapping[str, Any]) -> str:
+    """Encode parameters as a query; what is not Unicode becomes a question mark."""
+    return urlencode(parameters, errors="replace")
 
 
 def plain(text: str) -> str:

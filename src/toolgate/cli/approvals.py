@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.api_client import Key, Url, call_api, fail, plain
+from toolgate.cli.api_client import Key, Url, call_api, encode_segment, fail, plain
 from toolgate.cli.paging import begins_with, list_pages
 from toolgate.cli.printing import format_duration, print_table, text_table
 from toolgate.cli.server_url import DEFAULT_URL
@@ -239,7 +238,7 @@ def _full_id(url: str, key: str | None, id: str) -> str:
 
 
 def _path(id: str) -> str:
-    return f"/v1/approvals/{quote(id, safe='')}"
+    return f"/v1/approvals/{encode_segment(id)}"
 
 
 def _with_reason(body: dict[str, Any], reason: str | None) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Read a stream of server-sent events from a running server, as JSON objects."""
 
-import json
 from collections.abc import Generator, Mapping
 from http.client import HTTPException
 from typing import Any, NamedTuple
 
-from toolgate.cli.api_client import ApiCallFailed, open_response
+from toolgate.cli.api_client import ApiCallFailed, decode_json, open_response
 
 # Bytes of one line: an event may hold a whole answer with its images.
 MAX_LINE = 64 * 2**20
@@ -38,7 +37,7 @@ def stream_events(
                 name = value.decode("utf-8", "replace")
             elif field == b"data" and value != b"[DONE]":
                 try:
-                    decoded = json.loads(value)
+                    decoded = decode_json(value)
                 except ValueError:
                     decoded = None
                 if not isinstance(decoded, dict):

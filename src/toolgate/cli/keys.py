@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.api_client import Key, Url, call_api, fail, plain
+from toolgate.cli.api_client import Key, Url, call_api, encode_segment, fail, plain
 from toolgate.cli.printing import TextTable, print_table, text_table
 from toolgate.cli.server_url import DEFAULT_URL
+from toolgate.cli.times import format_utc
 
 PREFIX = "tg-"
 # Random bytes of a key: with so many, a plain digest without salt or stretching cannot be reversed.
@@ -162,7 +162,7 @@ def change(
     body |= {} if expires is None else {"expires_at": int(time.time()) + _seconds(expires) if expires else None}
     if not body:
         fail("Name what is to change: `toolgate keys change --help` lists the options.")
-    answer = call_api(url, key, "POST", f"/v1/keys/{quote(name, safe='')}", body)
+    answer = call_api(url, key, "POST", f"/v1/keys/{encode_segment(name)}", body)
     may, allowed = _join(answer.get("scopes")), _join(answer.get("models")) or "all"
     typer.echo(f"{plain(str(answer.get('name')))}: scopes {may}; models {allowed}; limits {_limits(answer)}.", err=True)
 
@@ -184,11 +184,10 @@ def rotate(
     Requests with the old secret end with it.
     """
     body = {"grace_seconds": _seconds(grace)} if grace else {}
-    answer = call_api(url, key, "POST", f"/v1/keys/{quote(name, safe='')}/rotate", body)
+    answer = call_api(url, key, "POST", f"/v1/keys/{encode_segment(name)}/rotate", body)
     _print_key(answer)
     if isinstance(until := answer.get("former_expires_at"), int):
-        moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(until))
-        typer.echo(f"The former secret stays valid until {moment}.", err=True)
+        typer.echo(f"The former secret stays valid until {format_utc(until, '%Y-%m-%d %H:%M:%S UTC')}.", err=True)
 
 
 @app.command()
@@ -198,7 +197,7 @@ def revoke(
     key: Key = None,
 ) -> None:
     """Revoke a key. This cannot be undone, and ends its running requests."""
-    answer = call_api(url, key, "DELETE", f"/v1/keys/{quote(name, safe='')}")
+    answer = call_api(url, key, "DELETE", f"/v1/keys/{encode_segment(name)}")
     typer.echo(f"{plain(str(answer.get('name')))} is revoked.", err=True)
 
 
@@ -276,7 +275,7 @@ def _keys_table(keys: Iterable[Mapping[str, Any]]) -> TextTable:
         state, expires = one.get("state"), one.get("expires_at")
         shown_state = plain(str(state)) if state else "configured"
         if state == "active" and isinstance(expires, int):
-            shown_state = f"until {time.strftime('%Y-%m-%d', time.gmtime(expires))}"
+            shown_state = f"until {format_utc(expires, '%Y-%m-%d')}"
         spent = one.get("spent")
         amounts = [spent.get(period) if isinstance(spent, dict) else 0 for period in PERIODS]
         rows.append(

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
 
-from toolgate.cli.api_client import call_api, fail
+from toolgate.cli.api_client import call_api, encode_query, fail
 
 # The server allows no more on one page.
 _PAGE = 100
@@ -24,7 +23,7 @@ def list_pages(
     cursor: dict[str, str] = {}
     for _ in range(_MAX_PAGES):
         size = {"limit": min(_PAGE, limit - len(listed))}
-        page = call_api(url, key, "GET", f"{path}?{urlencode({**given, **cursor, **size})}")
+        page = call_api(url, key, "GET", f"{path}?{encode_query({**given, **cursor, **size})}")
         data = page.get("data")
         listed += [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
         last = page.get("last_id") or (listed[-1].get("id") if listed else None)

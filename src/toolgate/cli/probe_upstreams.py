@@ -1,7 +1,6 @@
 """Check whether upstreams answer, all at once, by requesting their lists of models with the standard library."""
 
 import asyncio
-import json
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from toolgate.cli.api_client import describe_status
+from toolgate.cli.api_client import MAX_ANSWER, decode_json, describe_status
 from toolgate.config import UpstreamConfig
 from toolgate.dialects.dialect import Dialect
 
@@ -96,7 +95,7 @@ def get_json(url: str, headers: Mapping[str, str], seconds: float = SECONDS) -> 
     request = urllib.request.Request(url, headers={"accept": "application/json", **headers})  # noqa: S310 - checked above
     try:
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=seconds) as response:
-            return json.loads(response.read())
+            return decode_json(response.read(MAX_ANSWER))
     # HTTPError is a URLError, so that it comes first.
     except urllib.error.HTTPError as error:
         raise UpstreamProbeFailed(describe_status(error.code)) from None

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.api_client import Key, Url, call_api, plain
+from toolgate.cli.api_client import Key, Url, call_api, encode_segment, plain
 from toolgate.cli.paging import id_of, list_pages
 from toolgate.cli.printing import TextTable, cell_text, print_records, text_table
 from toolgate.cli.server_url import DEFAULT_URL
@@ -67,7 +66,7 @@ def show(
 ) -> None:
     """Show one request with all of its fields."""
     full = id_of(url, key, "/v1/requests", id, "requests")
-    record = call_api(url, key, "GET", f"/v1/requests/{quote(full, safe='')}")
+    record = call_api(url, key, "GET", f"/v1/requests/{encode_segment(full)}")
     if as_json:
         typer.echo(json.dumps(record))
         return

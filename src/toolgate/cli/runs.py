@@ -4,11 +4,10 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from toolgate.cli.api_client import ApiCallFailed, Key, Url, call_api, fail, plain
+from toolgate.cli.api_client import ApiCallFailed, Key, Url, call_api, encode_segment, fail, plain
 from toolgate.cli.paging import id_of, list_pages
 from toolgate.cli.printing import TextTable, cell_text, print_records, text_table
 from toolgate.cli.server_url import DEFAULT_URL
@@ -79,7 +78,7 @@ def show(
         return
     counts = ", ".join([_counted(run.get("steps") or 0, "step"), _counted(run.get("calls") or 0, "call")])
     tokens = f"{run.get('input_tokens') or 0} tokens in, {run.get('output_tokens') or 0} out"
-    cost = f", cost {run['cost']:g}" if run.get("cost") else ""
+    cost = f", cost {run['cost']:g}" if isinstance(run.get("cost"), int | float) and run["cost"] else ""
     lines = [
         f"{run.get('id')}: {run.get('state')}",
         f"  {run.get('kind')}, {run.get('model')}, key {run.get('key')}, {format_moment(run.get('created'))}",
@@ -142,11 +141,11 @@ def fork(
     run = call_api(url, key, "POST", f"{_path(url, key, id)}/fork", body)
     typer.echo(plain(str(run.get("id"))))
     if then_follow:
-        _follow(url, key, f"/v1/runs/{quote(str(run.get('id')), safe='')}")
+        _follow(url, key, f"/v1/runs/{encode_segment(str(run.get('id')))}")
 
 
 def _path(url: str, key: str | None, id: str) -> str:
-    return f"/v1/runs/{quote(id_of(url, key, '/v1/runs', id, 'runs', 'resp_'), safe='')}"
+    return f"/v1/runs/{encode_segment(id_of(url, key, '/v1/runs', id, 'runs', 'resp_'))}"
 
 
 def _follow(url: str, key: str | None, path: str) -> None:
@@ -213,7 +212,8 @@ def _entry_lines(entry: Mapping[str, Any], run: Mapping[str, Any], most: int | N
     head = f"{offset:>9}  "
     outcome = ", ".join([f"{entry.get('outcome')}", *_durations(entry)])
     if entry.get("type") == "step":
-        tokens = f", {entry['input_tokens']} + {entry['output_tokens']} tokens" if entry.get("output_tokens") else ""
+        written = entry.get("output_tokens")
+        tokens = f", {entry.get('input_tokens')} + {written} tokens" if written else ""
         lines = [f"{head}step {entry.get('step')}, {entry.get('model')}: {outcome}{tokens}"]
         return lines + _indented(entry.get("text"), 11, most)
     source = f" of {entry['source']}" if entry.get("source") else ""

@@ -46,6 +46,14 @@ def format_iso(when: Any) -> str:
         return ""
 
 
+def format_utc(when: int, pattern: str) -> str:
+    """Write a point of time in UTC by a pattern of `strftime`; in seconds if it has no date."""
+    try:
+        return time.strftime(pattern, time.gmtime(when))
+    except (ValueError, OverflowError, OSError):
+        return str(when)
+
+
 def parse_day(text: str | None) -> str | None:
     """Parse `7d` (a week ago) into a day in UTC, 1970-01-01 at the earliest; a day stays as it is written."""
     # The server checks days, and reports one that is none.

@@ -7,11 +7,10 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
 
 import typer
 
-from toolgate.cli.api_client import Key, Url, call_api, plain
+from toolgate.cli.api_client import Key, Url, call_api, encode_query, encode_segment, plain
 from toolgate.cli.printing import print_table, text_table
 from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import format_iso, format_milliseconds, format_moment
@@ -42,7 +41,7 @@ def listed(
     if context.invoked_subcommand is not None:
         return
     filters = {field: value for field, value in (("name", name), ("tags", tags)) if value}
-    answer = call_api(url, key, "GET", f"/v1/tools{'?' if filters else ''}{urlencode(filters)}")
+    answer = call_api(url, key, "GET", f"/v1/tools{'?' if filters else ''}{encode_query(filters)}")
     if as_json:
         _print_json(answer)
         return
@@ -63,7 +62,7 @@ def listed(
 @app.command()
 def show(name: Name, as_json: AsJson = False, url: Url = DEFAULT_URL, key: Key = None) -> None:
     """Show one tool with its schema."""
-    tool = call_api(url, key, "GET", f"/v1/tools/{quote(name, safe='')}")
+    tool = call_api(url, key, "GET", f"/v1/tools/{encode_segment(name)}")
     if as_json:
         _print_json(tool)
         return
@@ -84,7 +83,7 @@ def accept(
     key: Key = None,
 ) -> None:
     """Accept the changed definition of an MCP tool, so that it is used again."""
-    call_api(url, key, "POST", f"/v1/tools/{quote(name, safe='')}/accept", {"digest": digest} if digest else {})
+    call_api(url, key, "POST", f"/v1/tools/{encode_segment(name)}/accept", {"digest": digest} if digest else {})
     typer.echo(f"{plain(name)} is accepted.")
 
 
@@ -105,7 +104,7 @@ def log(
 ) -> None:
     """Show the last calls of server tools. A key with the scope admin sees all keys, other keys see their own."""
     filters = {"tool": tool, "outcome": outcome, "owner": owner, "limit": limit}
-    query = urlencode({field: value for field, value in filters.items() if value is not None})
+    query = encode_query({field: value for field, value in filters.items() if value is not None})
     answer = call_api(url, key, "GET", f"/v1/tool_invocations?{query}")
     if as_json:
         _print_json(answer)

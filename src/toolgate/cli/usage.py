@@ -2,11 +2,10 @@
 
 import json
 from typing import Annotated
-from urllib.parse import urlencode
 
 import typer
 
-from toolgate.cli.api_client import Key, Url, call_api
+from toolgate.cli.api_client import Key, Url, call_api, encode_query
 from toolgate.cli.printing import print_table, text_table
 from toolgate.cli.server_url import DEFAULT_URL
 from toolgate.cli.times import parse_day
@@ -37,7 +36,7 @@ def usage(
     """Show requests, tokens and cost. A key with the scope admin sees all keys, other keys see their own."""
     query = {"by": by, "since": parse_day(since), "until": parse_day(until), "key": of}
     answer = call_api(
-        url, key, "GET", f"/v1/usage?{urlencode({field: value for field, value in query.items() if value})}"
+        url, key, "GET", f"/v1/usage?{encode_query({field: value for field, value in query.items() if value})}"
     )
     if as_json:
         typer.echo(json.dumps(answer, indent=2))

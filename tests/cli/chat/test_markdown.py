@@ -182,7 +182,7 @@ def test_the_cost_of_a_hostile_text_grows_with_its_length_alone(piece: str) -> N
         renderer.close()
         return time.thread_time() - started
 
-    assert is_linear(cost, 200)
+    assert is_linear(cost, 1000)  # beyond the limit up to which an unfinished line is held back
 
 
 def test_control_and_direction_characters_are_shown_not_sent() -> None:
