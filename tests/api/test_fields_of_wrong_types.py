@@ -56,3 +56,12 @@ async def test_the_media_type_of_a_source_must_be_a_string(stage: Stage, kind: s
         received = await ask(stage.url, "/v1/messages", request)
         assert received.status == 400, wrong
         assert "messages[0].content[0].source.media_type must be a string" in received.json["error"]["message"]
+
+
+async def test_a_number_of_rounds_with_thousands_of_digits_is_refused(stage: Stage) -> None:
+    """It was an error 500: Python refuses to convert more than 4300 digits."""
+    request, digits = body("openai_chat", UPSTREAMS[0], False), "0" * 5000
+    in_the_body = await ask(stage.url, "/v1/chat/completions", {**request, "max_tool_rounds": digits})
+    in_a_header = await ask(stage.url, "/v1/chat/completions", request, f"x-toolgate-max-tool-rounds: {digits}")
+    for received in (in_the_body, in_a_header):
+        assert (received.status, shown(received.body)[0]) == (400, "max_tool_rounds")

@@ -441,6 +441,15 @@ def test_errors_with_a_status() -> None:
     assert fault(429, "rate_limit_error").status == 429
 
 
+@pytest.mark.parametrize(
+    "date", ["01 Jan 99999999999999999999 00:00:00 GMT", "01 Jan 2027 00:00:00 +99999999999999999999"]
+)
+def test_a_retry_after_with_a_date_of_many_digits_counts_as_absent(date: str) -> None:
+    """It was an error 500."""
+    fault = DIALECT.upstream.decode_error(429, {"retry-after": f"Mon, {date}"}, b"{}")
+    assert (fault.status, fault.retry_after) == (429, None)
+
+
 def test_many_tiny_deltas_cost_the_same_each() -> None:
     """quirk: many_tiny"""
     text = json.dumps({"text": "x" * 4000})

@@ -15,6 +15,7 @@ import uvloop
 from tests.http.raw_client import HANG_SECONDS, Client, DrivenLoop, Served, TrivialApp, request, served, until
 from toolgate.http import half_close_probe
 from toolgate.http.request_reader import HEAD
+from toolgate.http.sockets import bind
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 
@@ -30,6 +31,13 @@ def trickle(server: Served, client: Client, piece: bytes) -> None:
         client.send(piece)
         server.advance((HOUR - MARGIN) / 10)
         assert server.connections == 1
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 30 * 24 * HOUR, 2.0**53])
+def test_a_write_stall_that_the_kernel_cannot_count_is_shortened(seconds: float) -> None:
+    """The server did not start with more than 24 days; 0 milliseconds would be no limit."""
+    with bind("127.0.0.1", 0, seconds) as listening:
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == (1 if seconds < 1 else 2**31 - 1)
 
 
 @LOOPS

@@ -70,6 +70,7 @@ OTHERS = {
     "HEAD": (b"HEAD /healthz HTTP/1.1" + HOST.encode(), 200),
     "TRACE": (b"TRACE /healthz HTTP/1.1" + HOST.encode(), 405),
     "a body where none belongs": (request("GET", "/healthz", "Content-Length: 2", body=b"{}"), 200),
+    "a length of thousands of zeros": (request("POST", "/healthz", f"Content-Length: {0:05000}"), 400),
     "an upgrade to something unknown": (request("GET", "/healthz", "Connection: Upgrade", "Upgrade: dance"), 200),
     "trailers": (request("POST", "/healthz", "Transfer-Encoding: chunked", body=b"0\r\nX-T: 1\r\n\r\n"), 405),
 }

@@ -309,7 +309,7 @@ async def test_tokens_of_a_run_of_many_steps_count_while_it_runs() -> None:
     exchange = HttpExchange({**SCOPE, "headers": [(b"content-length", b"0")]}, _nothing_sent, _nothing_taken)
     exchange._peeked = b""
     caller = authenticator.Caller("ann", frozenset({"chat"}))
-    await limited.handler(AdmittedHttpRequest(exchange, caller, RequestRecord("r1")))
+    await limited.handler(AdmittedHttpRequest(exchange, caller, RequestRecord("r1"), {}))
     assert left == [9_000, 8_000, 7_000]
     assert await remaining() == 7_000
 

@@ -145,7 +145,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):  # the latter for years and offsets of many digits
             return None
     return min(seconds, MAX_RETRY_AFTER) if seconds >= 0 else None
 

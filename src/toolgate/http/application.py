@@ -40,17 +40,16 @@ EDITOR_HEADER = b"x-toolgate-editor"
 
 
 class AdmittedHttpRequest(Struct, frozen=True):
-    """An admitted request with its caller; `arguments` are the values of the path's placeholders."""
+    """An admitted request with its caller; `arguments` are the values of the path's placeholders.
+
+    `headers` are the first of each lower-case name.
+    """
 
     exchange: HttpExchange
     caller: Caller
     record: RequestRecord
+    headers: Mapping[bytes, bytes]
     arguments: tuple[str, ...] = ()
-
-    @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        """The first header of each lower-case name."""
-        return self.exchange.named
 
     @property
     def body_size(self) -> int:
@@ -171,7 +170,8 @@ class Application:
             endpoint, arguments = self._find(method, exchange.path)
         record.endpoint = endpoint.path
         # Before the key is checked, so that a web page that may call this server can read that error, too.
-        exchange.extra_headers += self._origins.check(exchange.headers, exchange.named)
+        if origin_headers := self._origins.check(exchange.headers, exchange.named):
+            exchange.extra_headers += origin_headers
         scope = endpoint.scope
         if endpoint.proves_itself and not digest_of_credential(exchange.headers):
             scope = None
@@ -210,7 +210,7 @@ class Application:
         record.caller = caller.name
         if CALLER.get() != caller.name:  # a connection's requests share a context, and most have one caller
             CALLER.set(caller.name)
-        return endpoint.handler(AdmittedHttpRequest(exchange, caller, record, arguments))
+        return endpoint.handler(AdmittedHttpRequest(exchange, caller, record, exchange.named, arguments))
 
     def _count_failure(self, scope: Scope, exchange: HttpExchange, error: Unauthenticated) -> ToolgateError:
         """Count a wrong key and return the error to send; many different ones are logged and refused."""

@@ -47,7 +47,16 @@ class ConnectionTask:
         task = first.task
         assert task is not None  # set by `run`
         while response is not None:
-            await response.run(self._app)
+            # Awaited here: each coroutine around the application would cost every request its suspension.
+            try:
+                await response.call(self._app)
+            except asyncio.CancelledError as cancelled:
+                response.end(cancelled)
+                raise
+            except Exception as failure:  # noqa: BLE001  # the HTTP edge
+                response.end(failure)
+            else:
+                response.end(None)
             self._tasks.discard(task)
             # A task that was once cancelled would take the next request's timeouts for that.
             if self._stopped or task is not self._task or task.cancelling():

@@ -4,14 +4,14 @@ There is no framework between the socket and the handlers: routing and middlewar
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from toolgate.conversation.errors import InvalidRequest, WrongMediaType
 from toolgate.conversation.json_depth import MAX_DEPTH
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.http.asgi_types import Receive, Scope, Send
-from toolgate.http.request_cycle import RESPONSE, SHARED_CONNECTIONS, RequestResponseCycle
+from toolgate.http.request_cycle import NAMED_HEADERS, RESPONSE, SHARED_CONNECTIONS, RequestResponseCycle
 from toolgate.wire.decoded_list_cache import DecodedListCache
 from toolgate.wire.jsontext import decode_body
 
@@ -53,12 +53,13 @@ class HttpExchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers: list[Header] = scope["headers"]
-        self.named = dict(reversed(self.headers))  # the first of each name
+        # The first header of each name; the requests of a WebSocket, which come without a head, have none yet.
+        self.named: Mapping[bytes, bytes] = scope.get(NAMED_HEADERS) or dict(reversed(self.headers))
         self.started = False
         self.received = self.sent = 0  # bytes of bodies
         self.extra_headers: list[Header] = []  # sent with every response
         # How many connections callers share, if this is one of the last connections, else 0.
-        self.shared_connections: int = scope["state"].get(SHARED_CONNECTIONS, 0) if "state" in scope else 0
+        self.shared_connections: int = scope.get(SHARED_CONNECTIONS, 0)
         self._wrote_at = 0.0
         self._scope = scope
         self._receive = receive
@@ -134,7 +135,7 @@ class HttpExchange:
         if not body:
             raise InvalidRequest("The body is empty: a JSON object was expected.", code="invalid_json")
         if len(body) <= LARGE_BODY:
-            return decode_body(body, self._warn_of_surrogates, tools, max_depth=MAX_DEPTH)
+            return decode_body(body, self._warn_of_surrogates, tools, MAX_DEPTH)
         return await run_in_thread(decode_body, body, self._warn_of_surrogates, max_depth=MAX_DEPTH)
 
     def _warn_of_surrogates(self) -> None:

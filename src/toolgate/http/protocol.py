@@ -20,6 +20,7 @@ from typing import TypeAlias, cast
 
 from toolgate.conversation.errors import GatewayOverloaded, InvalidRequest, ToolgateError
 from toolgate.http import evictions
+from toolgate.http.asgi_types import Scope
 from toolgate.http.callback_guard import aborts_on_error
 from toolgate.http.connection_task import ConnectionTask
 from toolgate.http.deadlines import NEVER, ConnectionDeadlines
@@ -28,7 +29,7 @@ from toolgate.http.flow_control import FlowControl
 from toolgate.http.half_close_probe import CHECK_SECONDS, HalfClosedClientProbe
 from toolgate.http.listener_state import ListenerState
 from toolgate.http.pipeline import PipelinedRequestQueue
-from toolgate.http.request_cycle import SHARED_CONNECTIONS, RequestResponseCycle
+from toolgate.http.request_cycle import NAMED_HEADERS, SHARED_CONNECTIONS, RequestResponseCycle
 from toolgate.http.request_limits import body_limit, parse_target, path_of
 from toolgate.http.request_reader import BODY, HEAD, IDLE, RequestReader
 from toolgate.http.upgraded_connection import UpgradedByteReceiver
@@ -258,11 +259,9 @@ class HttpProtocol(asyncio.Protocol):
     def _start(self, version: str, expects_continue: bool, keep_alive: bool) -> RequestResponseCycle:
         """Run the request whose head was read, or queue it; called by the reader."""
         self.may_send_last = False
-        reader, app_state = self._reader, self.state.app_state.copy()
-        if self._last_place:
-            app_state[SHARED_CONNECTIONS] = self.limits.connections - self.limits.reserved
+        reader = self._reader
         path, raw_path, query = parse_target(reader.url)
-        scope = {
+        scope: Scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": version,
@@ -275,8 +274,11 @@ class HttpProtocol(asyncio.Protocol):
             "raw_path": raw_path,
             "query_string": query,
             "headers": reader.headers,
-            "state": app_state,
+            "state": self.state.app_state.copy(),
         }
+        scope[NAMED_HEADERS] = reader.named
+        if self._last_place:
+            scope[SHARED_CONNECTIONS] = self.limits.connections - self.limits.reserved
         keep_alive = keep_alive and not self.state.draining and not self._last_place
         response = self._latest = RequestResponseCycle(self, scope, expects_continue, keep_alive)
         if self._running is None:

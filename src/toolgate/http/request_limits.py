@@ -4,6 +4,7 @@ Pure: bytes in, limits for the body or an error out. It must not know sockets, c
 The parser has already rejected what no HTTP parser accepts; here is checked what two parsers might read differently.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -14,8 +15,10 @@ from toolgate.conversation.errors import InvalidRequest, TooLarge, WrongMediaTyp
 
 Headers = list[tuple[bytes, bytes]]
 
-# The headers that are checked; most are others, and one look-up passes them by.
-_CHECKED = frozenset((b"host", b"content-length", b"expect", b"transfer-encoding", b"content-encoding"))
+# Headers that few requests have.
+_RARE = frozenset((b"expect", b"transfer-encoding", b"content-encoding"))
+# The parser refuses more than 64 bits, and takes zeros in front without end, for which `int` fails after 4300 digits.
+_LENGTH_DIGITS = 32
 _CACHED_TARGETS = 256  # and as many hosts: clients of a server send few
 _HOST_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]"
 
@@ -43,31 +46,27 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         return min(64, self.connections // 16)
 
 
-def check_head(version: str, url: bytes, headers: Headers, limits: RequestLimits) -> tuple[int, bool]:
-    """Return how large the body may be and whether the client waits for "100 Continue"; raise what is wrong."""
+def check_head(
+    version: str, url: bytes, headers: Headers, named: Mapping[bytes, bytes], limits: RequestLimits
+) -> tuple[int, bool]:
+    """Return how large the body may be and whether the client waits for "100 Continue"; raise what is wrong.
+
+    `named` are the headers by name: if it is as long as `headers`, no header is given twice.
+    """
     if version != "1.1" and version != "1.0":
         raise InvalidRequest("Only HTTP/1.1 is supported.", status=505, code="http_version_not_supported")
     most = body_limit(url, limits) if limits.body_bytes_at else limits.body_bytes
-    host: bytes | None = None
     expects_continue = False
-    for name, value in headers:
-        if name not in _CHECKED:
-            continue
-        if name == b"host":
-            earlier, host = host, value.strip()
-            if earlier is not None or not _is_host(host):
-                raise InvalidRequest("There must be one Host header, with a host and perhaps a port.", code="bad_host")
-        elif name == b"content-length":
-            if int(value) > most:
-                raise body_too_large(most)
-        elif name == b"expect":
-            expects_continue = value.strip().lower() == b"100-continue"
-        elif name == b"transfer-encoding":
-            # A coding before "chunked", or a second header, is read differently by different parsers.
-            if value.strip().lower() != b"chunked" or version == "1.0":
-                raise InvalidRequest("The only Transfer-Encoding understood is chunked.", code="malformed_request")
-        elif value.strip().lower() not in (b"", b"identity"):
-            raise WrongMediaType("Compressed request bodies are not accepted; send the body as it is.")
+    if len(named) != len(headers) or not _RARE.isdisjoint(named):
+        expects_continue = _check_rare_headers(version, headers)
+    host = named.get(b"host")
+    if host is not None and not _is_host(host):
+        raise _bad_host()
+    length = named.get(b"content-length")  # there is one at most, or the parser would have rejected the head
+    if length is not None and len(length) > _LENGTH_DIGITS:
+        raise InvalidRequest(f"The Content-Length has more than {_LENGTH_DIGITS} characters.", code="malformed_request")
+    if length is not None and int(length) > most:
+        raise body_too_large(most)
     if host is None and version == "1.1":
         raise InvalidRequest("The Host header is missing.", code="bad_host")
     if not url.startswith(b"/"):
@@ -75,8 +74,28 @@ def check_head(version: str, url: bytes, headers: Headers, limits: RequestLimits
     return most, expects_continue
 
 
+def _check_rare_headers(version: str, headers: Headers) -> bool:
+    """Return whether the client waits for "100 Continue"; raise what is wrong with rare or repeated headers."""
+    hosts, expects_continue = 0, False
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+            if hosts > 1:
+                raise _bad_host()
+        elif name == b"expect":
+            expects_continue = value.strip().lower() == b"100-continue"
+        elif name == b"transfer-encoding":
+            # A coding before "chunked", or a second header, is read differently by different parsers.
+            if value.strip().lower() != b"chunked" or version == "1.0":
+                raise InvalidRequest("The only Transfer-Encoding understood is chunked.", code="malformed_request")
+        elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise WrongMediaType("Compressed request bodies are not accepted; send the body as it is.")
+    return expects_continue
+
+
 @lru_cache(maxsize=_CACHED_TARGETS)
 def _is_host(value: bytes) -> bool:
+    value = value.strip()
     return bool(value) and not value.translate(None, _HOST_BYTES)
 
 
@@ -137,8 +156,12 @@ def _check_authority(url: bytes, host: bytes | None) -> None:
         return
     target = httptools.parse_url(url)
     authority = target.host if target.port is None else b"%s:%d" % (target.host, target.port)
-    if target.userinfo or authority is None or host is None or authority.lower() != host.lower():
+    if target.userinfo or authority is None or host is None or authority.lower() != host.strip().lower():
         raise _bad_target()
+
+
+def _bad_host() -> InvalidRequest:
+    return InvalidRequest("There must be one Host header, with a host and perhaps a port.", code="bad_host")
 
 
 def _bad_target() -> InvalidRequest:

@@ -5,7 +5,7 @@ Bytes are counted per read, not per byte.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import httptools
@@ -44,7 +44,10 @@ StartRequest = Callable[[str, bool, bool], RequestBodySink]
 
 
 class RequestReader:
-    """Reads a connection's requests, one after the other; `url` and `headers` are those of the one being read."""
+    """Reads a connection's requests, one after the other; `url` and `headers` are those of the one being read.
+
+    `method`, and `named` with the first header of each name, are set when its head is complete.
+    """
 
     __slots__ = (
         "_body",
@@ -58,6 +61,8 @@ class RequestReader:
         "_skipped_bytes",
         "_start",
         "headers",
+        "method",
+        "named",
         "phase",
         "url",
     )
@@ -65,8 +70,9 @@ class RequestReader:
     def __init__(self, limits: RequestLimits, start: StartRequest, on_upgrade_offer: Callable[[], None]) -> None:
         """`on_upgrade_offer` is called after `start` if the client offers to speak WebSocket instead."""
         self.phase = IDLE
-        self.url = b""
+        self.url = self.method = b""
         self.headers: Headers = []
+        self.named: Mapping[bytes, bytes] = {}
         self._limits = limits
         self._start = start
         self._on_upgrade_offer = on_upgrade_offer
@@ -78,11 +84,6 @@ class RequestReader:
         parser = httptools.HttpRequestParser(self)
         parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows the last request is ignored
         return parser
-
-    @property
-    def method(self) -> bytes:
-        """The method of the request whose head was completed last."""
-        return self._parser.get_method()
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse bytes, or raise what is wrong with them; `data` must not be larger than a head may be."""
@@ -135,7 +136,7 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """Start the request after its head was checked."""
         parser, limits = self._parser, self._limits
-        upgrade = parser.should_upgrade()
+        upgrade, self.method = parser.should_upgrade(), parser.get_method()
         if upgrade and self.method == b"CONNECT":
             raise InvalidRequest("CONNECT is not served here.", status=405, code="method_not_allowed")
         if len(self.headers) > limits.headers:
@@ -144,7 +145,8 @@ class RequestReader:
         if self._head_bytes and head_size(self.url, self.headers) > limits.head_bytes:
             raise head_too_large(limits.head_bytes)
         version = parser.get_http_version()
-        self._body_limit, expects_continue = check_head(version, self.url, self.headers, limits)
+        self.named = named = dict(reversed(self.headers))
+        self._body_limit, expects_continue = check_head(version, self.url, self.headers, named, limits)
         if upgrade:  # the parser stops here: `_read_without_upgrade` starts the request
             return
         self._body_bytes = self._skipped_bytes = 0

@@ -63,3 +63,12 @@ def test_types_in_a_cycle_of_references_do_not_depend_on_earlier_lookups() -> No
     for order in (["a", "b"], ["b", "a"]):
         types = schema_types.ParameterTypes({"properties": properties, "$defs": circle})
         assert {name: types.of(name) for name in order} == dict.fromkeys(order, frozenset({"string", "integer"}))
+
+
+def test_a_reference_to_an_alternative_of_thousands_of_digits_points_to_nothing() -> None:
+    """It was an error 500: Python refuses to convert more than 4300 digits."""
+    number = {"$ref": f"#/$defs/either/anyOf/{0:05000}"}
+    either = {"anyOf": [{"type": "integer"}]}
+    tool = ToolDef("t", None, {"type": "object", "properties": {"a": number}, "$defs": {"either": either}})
+    text = syntax("qwen3_coder").render([ToolCall("call_1", "t", '{"a":5}')], {"t": tool})
+    assert [name for name, _ in summary(text, "qwen3_coder", [tool])] == ["t"]

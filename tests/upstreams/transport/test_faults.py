@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import refusing_port
 from tests.upstreams.transport.faulty import (
     Fault,
     FaultProxy,
@@ -44,19 +45,13 @@ async def read_then_fail(reply: UpstreamResponse) -> tuple[bytes, Exception]:
     return b"".join(pieces), caught.value
 
 
-def closed_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @on_both_loops
 async def test_a_closed_port_is_unavailable() -> None:
     """fault: U1"""
-    port = closed_port()
-    async with aclosing(UpstreamHttpClient()) as client:
-        with pytest.raises(UpstreamUnavailable, match=rf"^127\.0\.0\.1:{port} refused the connection$"):
-            await client.post(f"http://127.0.0.1:{port}/x", {"authorization": "Bearer canary"}, b"{}")
+    with refusing_port() as port:
+        async with aclosing(UpstreamHttpClient()) as client:
+            with pytest.raises(UpstreamUnavailable, match=rf"^127\.0\.0\.1:{port} refused the connection$"):
+                await client.post(f"http://127.0.0.1:{port}/x", {"authorization": "Bearer canary"}, b"{}")
 
 
 @on_both_loops
@@ -279,6 +274,7 @@ GARBAGE = {
     "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
     "length and chunks": b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\na",
     "negative length": head("content-length: -1"),
+    "length of thousands of zeros": head(f"content-length: {1:05000}"),
     "foreign transfer-encoding": head("transfer-encoding: gzip") + b"abc",
     "folded header": b"HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n",
     "switched protocol": head("connection: upgrade", "upgrade: ws", status="101 Switching"),

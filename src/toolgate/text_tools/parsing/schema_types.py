@@ -182,7 +182,7 @@ def _resolve(pointer: str, root: Any) -> Any:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(found, Mapping):
             found = found.get(step)
-        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+        elif isinstance(found, list) and step.isdecimal() and len(step) < 6 and int(step) < len(found):
             found = found[int(step)]
         else:
             return _UNDECLARED

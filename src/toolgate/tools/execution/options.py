@@ -26,6 +26,7 @@ _FIELD_OF_HEADER = {
     b"x-toolgate-window": "window",
 }
 _MOST_ROUNDS = 1000
+_MOST_DIGITS = 12
 _LONGEST_SESSION = 256
 
 
@@ -104,7 +105,8 @@ def _one_of(values: dict[str, Any], name: str, allowed: tuple[str, ...], default
 def _rounds(value: Any, default: int | None) -> int | None:
     if value is None:
         return default
-    if type(value) is str and value.isdecimal():  # a header is always text
+    # A header is always text; `int` fails for thousands of digits.
+    if type(value) is str and value.isdecimal() and len(value) <= _MOST_DIGITS:
         value = int(value)
     if type(value) is not int or not 0 <= value <= _MOST_ROUNDS:
         raise InvalidRequest(

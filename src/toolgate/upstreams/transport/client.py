@@ -60,7 +60,6 @@ class UpstreamHttpClient:
         url: str,
         headers: Mapping[str, str],
         body: bytes,
-        *,
         timeouts: UpstreamTimeouts = _DEFAULT_TIMEOUTS,
         method: str = "POST",
     ) -> UpstreamResponse:

@@ -44,9 +44,8 @@ class UpstreamHttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
-    @property
-    def usable(self) -> bool:
-        """Whether a request may be sent on it; a failed write shows here before the loss is reported."""
+    def is_usable(self) -> bool:
+        """Return whether a request may be sent on it; a failed write shows here before the loss is reported."""
         return self.open and self._transport is not None and not self._transport.is_closing()
 
     def send(
@@ -147,7 +146,7 @@ class UpstreamHttpConnection(asyncio.Protocol):
 
     def _write_slice(self) -> None:
         """Write a slice of what is unsent; the next follows when the socket has room and other callbacks had a turn."""
-        if not self._unsent or not self.usable or self._transport is None:
+        if not self._unsent or not self.is_usable() or self._transport is None:
             return
         piece, self._unsent = self._unsent[:_SLICE], self._unsent[_SLICE:]
         self._transport.write(piece)

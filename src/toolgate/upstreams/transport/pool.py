@@ -134,7 +134,7 @@ class ConnectionPool:
     def _take_idle(self) -> UpstreamHttpConnection | None:
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable:
+            if connection.is_usable():
                 return connection
         return None
 

@@ -43,10 +43,11 @@ class UpstreamResponse:
         self._cap = caps.stream
         self._read = 0
         self._released = False
-        self._coding = coding = reader.headers.get("content-encoding", "").lower()
-        self._plain = not coding or coding == "identity"
+        coding = reader.headers.get("content-encoding")
+        self._coding = "" if coding is None else coding.lower()
+        self._plain = coding is None or self._coding in ("", "identity")
         # We ask for `identity`, but some servers and proxies compress nevertheless.
-        self._inflate = ResponseInflater(coding) if coding and coding in CODINGS else None
+        self._inflate = None if self._plain or self._coding not in CODINGS else ResponseInflater(self._coding)
 
     def __aiter__(self) -> "UpstreamResponse":
         return self
@@ -69,12 +70,17 @@ class UpstreamResponse:
                 raise StopAsyncIteration
             await reader.arrival()
 
+    def take_whole(self) -> bytes | None:
+        """Return the whole body if it has arrived, as short ones mostly do with their head; else `read` waits for it."""
+        reader = self._reader
+        return reader.take() if reader.complete and self._plain and reader.size <= self._caps.whole else None
+
     async def read(self) -> bytes:
         """Return the whole body, or the rest that has not been read."""
         self._cap = self._caps.whole
-        # A short body has mostly arrived with its head: then there is nothing to wait for and nothing to join.
-        if self._plain and self._reader.complete and self._reader.size <= self._cap:
-            return self._reader.take()
+        arrived = self.take_whole()
+        if arrived is not None:
+            return arrived
         # The parser has refused a content-length that is no number.
         if self._cap < int(self.headers.get("content-length", "0")):
             raise self._over()

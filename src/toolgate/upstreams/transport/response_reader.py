@@ -14,6 +14,8 @@ from toolgate.upstreams.transport.limits import UpstreamTimeouts, size
 STALE_WITHIN = 2.0
 # Names of headers that are kept in lower case; upstreams send the same few dozen with every response.
 _KNOWN_NAMES = 256
+# The parser refuses more than 64 bits, and takes zeros in front without end, for which `int` fails after 4300 digits.
+_LENGTH_DIGITS = 32
 
 
 class StaleConnection(UpstreamUnavailable):
@@ -194,9 +196,12 @@ class ResponseReader:
         # The parser undoes chunks alone: a body in `gzip, chunked` would be passed on compressed.
         if coding is not None and coding.lower() != "chunked":
             raise _ProtocolError("used a transfer-encoding other than chunked")
+        length = self.headers.get("content-length")
+        if length is not None and len(length) > _LENGTH_DIGITS:
+            raise _ProtocolError(f"sent a content-length of more than {_LENGTH_DIGITS} characters")
         self.status, self.headed = status, True
         self.keep_alive = parser.should_keep_alive()
-        self._until_close = coding is None and "content-length" not in self.headers
+        self._until_close = coding is None and length is None
         self.complete = self._head_only  # a response to HEAD has no body, whatever its content-length
 
     def on_body(self, piece: bytes) -> None:
