@@ -45,6 +45,13 @@ async def settled(node: RedisCounters, hold: RateLimitReservation | None, tokens
     await asyncio.gather(*node._settling)
 
 
+async def settled_again(node: RedisCounters) -> None:
+    await asyncio.gather(*node._settling)
+    assert node._settling_again is not None
+    async with asyncio.timeout(30):
+        await node._settling_again
+
+
 async def test_four_nodes_grant_the_limit_together(url: str) -> None:
     """(fault: M3)"""
     limits = KeyLimits(requests_per_minute=100)
@@ -206,13 +213,47 @@ async def test_redis_is_used_again_when_it_is_back(url: str) -> None:
         assert (await node.reserve("ann", limits, 0)).reservation is None
 
 
+async def test_what_ends_while_redis_is_away_is_settled_when_it_is_back(url: str, server: Any) -> None:
+    """A request that stays counted would use up the concurrency of its key until it expires. (fault: K-L)"""
+    limits = KeyLimits(concurrency=1, tokens_per_minute=100)
+    async with nodes(url, pause=0.01) as [node]:
+        first = await node.reserve("ann", limits, 90)
+        node._scripts.paused_until = inf
+        await settled(node, first.reservation, 10)
+        node._scripts.paused_until = 0.0
+        await settled_again(node)
+        assert not server.keys("*running")
+        second = await node.reserve("ann", limits, 90)
+        assert second.reservation is not None
+        assert second.tokens is not None
+        assert second.tokens.remaining == 0
+
+
+async def test_a_reservation_that_redis_makes_too_late_is_given_back(url: str, server: Any) -> None:
+    """(fault: K-L)"""
+    wire, limits = Wire(url.removeprefix("unix://")), KeyLimits(concurrency=1)
+    listening = await asyncio.start_server(wire.meet, "127.0.0.1", 0)
+    address = f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with nodes(address, timeout=0.5, pause=0.01) as [node]:
+        wire.loses_reservations = True
+        here = await node.reserve("ann", limits, 0)
+        assert server.keys("*running"), "Redis has run the script, but its reply was lost"
+        wire.loses_reservations = False
+        await settled_again(node)
+        assert not server.keys("*running")
+        await settled(node, here.reservation, 0)
+        assert (await node.reserve("ann", limits, 0)).reservation is not None
+    listening.close()
+    await listening.wait_closed()
+
+
 class Wire:
-    """A way to Redis that can be made slow, or cut."""
+    """A way to Redis that can be made slow, or cut, or lose the replies to reservations."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.delay = 0.0
-        self.cut = False
+        self.cut = self.loses_reservations = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -231,7 +272,8 @@ class Wire:
     async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
             await asyncio.sleep(self.delay)
-            target.write(data)
+            if not (self.loses_reservations and data.startswith(b"*8")):  # eight numbers
+                target.write(data)
         target.close()
 
     def break_off(self) -> None:

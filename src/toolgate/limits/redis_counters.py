@@ -6,11 +6,13 @@ A running request is a member of a sorted set, with the time at which it expires
 
 When Redis does not reply in time, requests do not wait: for a second everything is counted here, then Redis is tried
 again. Meanwhile each node alone keeps to the limit, so that all together grant at most the limit times their number.
+Reservations that could not be settled meanwhile are settled when Redis replies again.
 """
 
 import asyncio
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import islice
 
 from toolgate.conversation.random_ids import random_suffix
 from toolgate.limits.counters import (
@@ -22,7 +24,7 @@ from toolgate.limits.counters import (
     RateLimitResult,
 )
 from toolgate.limits.policy import KeyLimits
-from toolgate.limits.redis_script_runner import LuaScript, RedisScripts
+from toolgate.limits.redis_script_runner import MOST, LuaScript, RedisScripts
 
 # Seconds that a reply may take; with everything else a request stays under 0.2.
 TIMEOUT = 0.15
@@ -32,6 +34,9 @@ PAUSE = 1.0
 
 # Seconds after which the reservation of a node that died expires.
 LEASE = 900
+
+# Reservations that wait for Redis to be settled; those beyond expire.
+_MOST_UNSETTLED = 10_000
 
 # What the first number of the script's reply means.
 _REFUSALS: tuple[LimitName | None, ...] = (None, "concurrency", "requests", "tokens")
@@ -167,10 +172,15 @@ class RedisCounters:
         self._scripts = RedisScripts(
             url, scripts, timeout=timeout, pause=pause, on_error=on_error, on_recovery=on_recovery
         )
-        self._settling: set[asyncio.Task[list[int] | None]] = set()
+        self._pause = pause
+        self._settling: set[asyncio.Task[None]] = set()
+        self._unsettled: dict[str, tuple[RateLimitReservation, int]] = {}
+        self._settling_again: asyncio.Task[None] | None = None
 
     async def reserve(self, key: str, limits: KeyLimits, tokens: int) -> RateLimitResult:
         """Reserve one request and so many tokens, if every limit allows."""
+        if self._scripts.paused:
+            return await self._fallback.reserve(key, limits, tokens)
         reservation = RateLimitReservation(key, 0, id=random_suffix(24))
         maxima = (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrency)
         try:
@@ -179,6 +189,7 @@ class RedisCounters:
             self._settle_later(reservation, 0)  # the script may have run
             raise
         if reply is None or not _is_plausible(reply, tokens):
+            self._settle_later(reservation, 0)  # the script may have run, or Redis runs it when it goes on
             return await self._fallback.reserve(key, limits, tokens)
         refused, wait, requests, requests_reset, used, used_reset, slot, amount = reply
         states = (
@@ -203,19 +214,38 @@ class RedisCounters:
         self._settle_later(RateLimitReservation(key, 0), tokens)
 
     async def aclose(self) -> None:
-        """Finish settling and close the connections."""
+        """Finish settling and close the connections; what Redis did not settle expires."""
         if self._settling:
             await asyncio.wait(self._settling)
+        if self._settling_again is not None:
+            self._settling_again.cancel()
+            await asyncio.wait({self._settling_again})
         await self._scripts.aclose()
         await self._fallback.aclose()
 
     def _settle_later(self, reservation: RateLimitReservation, difference: int) -> None:
         """Settle in a task: a cancelled request could not wait for it."""
-        _, tokens, running = _names(reservation.key)
-        run = self._scripts.run(1, [tokens, running], [reservation.id, reservation.slot, difference])
-        task = asyncio.get_running_loop().create_task(run)
+        task = asyncio.get_running_loop().create_task(self._settle(reservation, difference))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
+
+    async def _settle(self, reservation: RateLimitReservation, difference: int) -> None:
+        """Settle, or keep a reservation to settle it when Redis replies again: it would count until it expires."""
+        _, tokens, running = _names(reservation.key)
+        id = reservation.id
+        if await self._scripts.run(1, [tokens, running], [id, reservation.slot, difference]) is not None:
+            self._unsettled.pop(id, None)
+        # Tokens without a reservation have no id by which Redis would know that they were counted.
+        elif id and len(self._unsettled) < _MOST_UNSETTLED:
+            self._unsettled[id] = (reservation, difference)
+            if self._settling_again is None or self._settling_again.done():
+                self._settling_again = asyncio.get_running_loop().create_task(self._settle_again())
+
+    async def _settle_again(self) -> None:
+        while self._unsettled:
+            await asyncio.sleep(self._pause)
+            some = list(islice(self._unsettled.values(), MOST))
+            await asyncio.gather(*[self._settle(*one) for one in some])
 
 
 def _names(key: str) -> tuple[str, str, str]:
