@@ -45,6 +45,13 @@ def test_arguments_that_do_not_fit_the_schema_are_refused_with_a_precise_message
     assert why in str(failure.value)
 
 
+@pytest.mark.parametrize("text", ['{"n":1e400}', '{"n":[-1E999]}', '{"n":1e400,"m":18446744073709551616}'])
+def test_a_number_that_no_tool_can_get_is_refused(text: str) -> None:
+    """Tools got null in its place."""
+    with pytest.raises(ToolCallFailed, match="is beyond the range of numbers"):
+        read({"type": "object"}, text)
+
+
 def test_numbers_of_any_size_are_kept_as_they_are() -> None:
     assert read({"type": "object"}, f'{{"n":{10**30}}}') == {"n": 10**30}
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tools.fakes import FakeSource, tool
 from toolgate.conversation.message import Media, Message, Text, ToolCall, ToolResult
-from toolgate.tools.prompt_references import referenced_tools
+from toolgate.tools.prompt_references import _ends, referenced_tools
 from toolgate.tools.registry import ToolRegistry
 
 TOOLS = [
@@ -98,6 +98,23 @@ async def test_a_message_without_text_is_ignored() -> None:
     assert await found("#clock", picture) == ["clock"]
     assert await found(Message("user", (Text("#clock"), Text("#x")))) == ["clock", "x"]
     assert await found() == []
+
+
+@pytest.mark.parametrize("paste", ["#x " * 3_000_000, "`#x" * 3_000_000, "#x\n" * 3_000_000])
+async def test_of_a_long_message_the_beginning_and_the_end_are_read(paste: str) -> None:
+    """Nine megabytes of references stopped the server for two seconds."""
+    middle = paste[: len(paste) // 2].replace("#x", "#y"), "#part\n", paste[len(paste) // 2 :].replace("#x", "#y")
+    whole = f"#clock\n{''.join(middle)}\nand #get-page"
+    assert await found(whole) == ["clock", "get-page"]
+    assert await found(Message("user", (Text("#clock"), *map(Text, middle), Text("#get-page")))) == [
+        "clock",
+        "get-page",
+    ]
+
+
+def test_what_is_read_of_a_message_is_bounded_in_characters_and_parts() -> None:
+    assert sum(map(len, _ends(["#x " * 3_000_000]))) <= 2 * 32_768
+    assert len(_ends(["#x"] * 50_000)) < 2_000
 
 
 @pytest.mark.parametrize("text", ["#" * 200_000, "` `` ``` " * 30_000 + "#y", "#y " * 100_000, "```\n" * 50_000 + "#y"])

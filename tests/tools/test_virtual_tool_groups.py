@@ -1,7 +1,7 @@
 """Offering more tools than a model accepts: groups, search and the limit that is never passed (R7, N6; field: E31)."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -105,7 +105,7 @@ def test_a_hidden_tool_that_is_called_by_name_comes_with_its_group() -> None:
     assert one.resolve("nobody") is None
 
 
-def test_a_conversation_that_is_continued_finds_its_groups_open() -> None:
+async def test_a_conversation_that_is_continued_finds_its_groups_open() -> None:
     live = offer(ALL, limit=64)
     calls = [("activate_mcp_mail", {}), ("search_tools", {"query": "shop_017"}), ("files_003", {}), ("gone", {})]
     for name, arguments in calls:
@@ -120,11 +120,35 @@ def test_a_conversation_that_is_continued_finds_its_groups_open() -> None:
         for n, (name, arguments) in enumerate(calls)
     ]
     again = offer(ALL, limit=64)
-    again.reopen_from([*history, Message("assistant", (ToolCall("call_x", "search_tools", "{broken"),))])
+    await again.reopen_from([*history, Message("assistant", (ToolCall("call_x", "search_tools", "{broken"),))])
     assert names(again) == names(live)
     by_name = offer(ALL, limit=64)
     by_name.reopen(["activate_mcp_mail", "files_003", "gone", "activate_gone"])
     assert {"mail_000", "files_003"} <= set(names(by_name))
+
+
+class CountingSearchIndex(ToolSearchIndex):
+    """Counts the searches."""
+
+    searches = 0
+
+    def best(self, query: str, count: int = 10, among: Collection[str] | None = None) -> tuple[str, ...]:
+        self.searches += 1
+        return super().best(query, count, among)
+
+
+async def test_of_a_long_history_the_last_calls_are_made_again_and_keep_their_places() -> None:
+    """A client that sent thousands of searches stopped the server for seconds."""
+    calls = [("search_tools", f'{{"query": "shop_{number % 30:03} {number}"}}') for number in range(1000)]
+    calls += [("search_tools", '{"query": "shop_017"}'), ("activate_mcp_mail", "{}")]
+    calls += [("search_tools", '{"query": "shop_017"}'), *[("mail_011", "{}")] * 1000]
+    history = [Message("assistant", tuple([ToolCall("", *call) for call in calls]))]
+    search = CountingSearchIndex([tool.spec for tool in ALL])
+    one = VirtualToolSetFactory().offer(ALL, search, limit=64)
+    await one.reopen_from(history)
+    assert search.searches == 16
+    shown = names(one)
+    assert shown.index("shop_017") < shown.index("mail_011")
 
 
 def test_a_tool_that_was_asked_for_by_name_is_offered_at_once_and_last() -> None:

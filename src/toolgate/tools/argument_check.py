@@ -5,6 +5,7 @@ No argument is ever guessed, completed or dropped: the model receives a precise 
 
 import asyncio
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import islice
@@ -157,11 +158,16 @@ def _object(spec: ServerToolDefinition, text: str) -> dict[str, Any]:
     def refuse_constant(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
+    def finite(number: str) -> float:
+        if math.isinf(value := float(number)):  # which would be encoded as null for the tool
+            raise ValueError(f"{number[:40]} is beyond the range of numbers")
+        return value
+
     try:
         try:
             value = msgspec.json.decode(text)
         except msgspec.ValidationError:  # a number that no machine type can hold; Python's integers can
-            value = json.loads(text, parse_constant=refuse_constant)
+            value = json.loads(text, parse_float=finite, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         why = str(error)[:200]
         raise InvalidArguments(f"The arguments of {spec.name} are not valid JSON ({why}); nothing was run.") from None

@@ -2,16 +2,20 @@
 
 A reference stands where a word could stand. What is part of a word (`C#x`), of an address (`…/page#part`), of a link
 (`](#part)`), of a heading, or stands in code is no reference; nor is a word that is no tool's name.
+Of a long message only the beginning and the end are read, where people write: what is between them was pasted.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from toolgate.conversation.message import Message, Text
 from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.tool import Tool
 
 _MAX_TOOLS = 64
+# Characters that are read of either end of a message, and those that a part counts for beside its own.
+_END_CHARS = 32 * 1024
+_PART_CHARS = 32
 # `#name` after a space, an opening bracket, a quote or a comma, but not in a link's `](#part)`; and not before what
 # would make it an address or an assignment, as in `#a/b`, `#a.b` or `#a=1`.
 _REFERENCE = re.compile(r"""(?<![^\s([{"'“‘«,;])(?<!\]\()\#([A-Za-z_][\w-]{0,63})(?![\w-])(?![/:.@=]\w)""")
@@ -29,7 +33,7 @@ def referenced_tools(messages: Sequence[Message], registry: ToolRegistry) -> tup
         if texts:
             break
     found: dict[str, Tool] = {}
-    lines = [line for text in texts if "#" in text for line in _lines_outside_fences(text) if "#" in line]
+    lines = [line for text in _ends(texts) if "#" in text for line in _lines_outside_fences(text) if "#" in line]
     for word in (reference[1] for line in lines for reference in _REFERENCE.finditer(_without_code(line))):
         # A dash may belong to the sentence: "use #clock- it is".
         for tool in registry.referenced(word) or registry.referenced(word.rstrip("-")):
@@ -37,6 +41,31 @@ def referenced_tools(messages: Sequence[Message], registry: ToolRegistry) -> tup
         if len(found) >= _MAX_TOOLS:
             break
     return tuple(found.values())
+
+
+def _ends(texts: Sequence[str]) -> list[str]:
+    """Return the beginning and the end of the texts, cut between lines or words, or all of them if they are short."""
+    if sum([len(text) + _PART_CHARS for text in texts]) <= 2 * _END_CHARS:
+        return list(texts)
+    return [*_first(texts, _cut_end), *reversed(_first(texts[::-1], _cut_beginning))]
+
+
+def _first(texts: Sequence[str], cut: Callable[[str, int], str]) -> list[str]:
+    first, left = [], _END_CHARS
+    for text in texts:
+        first.append(cut(text, left) if len(text) > left else text)
+        left -= len(text) + _PART_CHARS
+        if left <= 0:
+            break
+    return first
+
+
+def _cut_end(text: str, left: int) -> str:
+    return text[:left].rpartition("\n")[0] or text[:left].rpartition(" ")[0]
+
+
+def _cut_beginning(text: str, left: int) -> str:
+    return text[-left:].partition("\n")[2] or text[-left:].partition(" ")[2]
 
 
 def _lines_outside_fences(text: str) -> Iterator[str]:

@@ -4,9 +4,10 @@ import time
 from collections import OrderedDict
 
 import msgspec
+from msgspec import Struct
 
 from toolgate.conversation.message import Text
-from toolgate.tools.tool import ServerToolDefinition, ToolCallInput, ToolOutput
+from toolgate.tools.tool import Tool, ToolCallInput, ToolOutput
 
 MAX_BYTES = 32 * 1024 * 1024
 _MAX_ENTRIES = 1024
@@ -14,30 +15,42 @@ _MAX_ENTRIES = 1024
 _MAX_ENTRY_BYTES = 1024 * 1024
 
 
+class _CachedOutput(Struct, frozen=True):
+    """An output, the tool that gave it, when it expires and how many bytes it takes."""
+
+    tool: Tool
+    expires: float
+    output: ToolOutput
+    size: int
+
+
 class ResultCache:
     """A bounded number of outputs of bounded size; the oldest are dropped first."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[str, str, bytes], tuple[float, ToolOutput, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str, bytes], _CachedOutput] = OrderedDict()
         self._size = 0
 
-    def get(self, spec: ServerToolDefinition, invocation: ToolCallInput) -> ToolOutput | None:
+    def get(self, tool: Tool, invocation: ToolCallInput) -> ToolOutput | None:
         """Return the output of the same call, if it has not expired."""
-        entry = self._entries.get(_key(spec, invocation))
-        return entry[1] if entry is not None and entry[0] > time.monotonic() else None
+        entry = self._entries.get(_key(tool, invocation))
+        # Another tool object is other code or another address, even under the same name and definition.
+        if entry is None or entry.tool is not tool or entry.expires <= time.monotonic():
+            return None
+        return entry.output
 
-    def put(self, spec: ServerToolDefinition, invocation: ToolCallInput, output: ToolOutput) -> None:
+    def put(self, tool: Tool, invocation: ToolCallInput, output: ToolOutput) -> None:
         """Store an output for as long as its tool allows."""
-        key = _key(spec, invocation)
+        key = _key(tool, invocation)
         size = len(key[2]) + _size(output)
         if size > _MAX_ENTRY_BYTES:
             return
         # Removed first, so that the new entry stands at the end: the oldest is dropped at the beginning.
         old = self._entries.pop(key, None)
-        self._entries[key] = (time.monotonic() + spec.cache_seconds, output, size)
-        self._size += size - (old[2] if old is not None else 0)
+        self._entries[key] = _CachedOutput(tool, time.monotonic() + tool.spec.cache_seconds, output, size)
+        self._size += size - (old.size if old is not None else 0)
         while len(self._entries) > _MAX_ENTRIES or self._size > MAX_BYTES:
-            self._size -= self._entries.popitem(last=False)[1][2]
+            self._size -= self._entries.popitem(last=False)[1].size
 
 
 def _size(output: ToolOutput) -> int:
@@ -49,6 +62,6 @@ def _size(output: ToolOutput) -> int:
         return _MAX_ENTRY_BYTES + 1
 
 
-def _key(spec: ServerToolDefinition, invocation: ToolCallInput) -> tuple[str, str, bytes]:
+def _key(tool: Tool, invocation: ToolCallInput) -> tuple[str, str, bytes]:
     # The caller is part of the key: a tool may answer each caller by other rights.
-    return (spec.name, invocation.caller, msgspec.json.encode(invocation.arguments, order="sorted"))
+    return (tool.spec.name, invocation.caller, msgspec.json.encode(invocation.arguments, order="sorted"))

@@ -3,7 +3,6 @@
 Translates between the tool loop (calls and results of a conversation) and the runner (invocations and outputs).
 """
 
-import difflib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ from toolgate.conversation.message import ApprovalRequestPart, Text, ToolCall, T
 from toolgate.conversation.tool_definition_cache import MemoizedTools
 from toolgate.engine.ports import CallTraits
 from toolgate.tools.runner import ApprovalPendingOutcome, CallApprovalOptions, ToolRunner, new_invocation
+from toolgate.tools.similar_names import similar_names
 from toolgate.tools.tool import CallApprovals, CallProgressUpdate, Stance, Tool, ToolOutput
 from toolgate.tools.virtual_tool_groups import call_arguments
 
@@ -33,7 +33,7 @@ class OfferedToolSet(Protocol):
     def is_virtual(self, name: str) -> bool:
         """Whether a call of this name puts tools on offer and runs nothing."""
 
-    def open(self, name: str, arguments: Mapping[str, Any] | None = None) -> ToolOutput:
+    async def execute(self, name: str, arguments: Mapping[str, Any] | None = None) -> ToolOutput:
         """Execute the call of a virtual tool."""
 
     def resolve(self, name: str) -> Tool | None:
@@ -113,13 +113,13 @@ class RunServerTools:
     ) -> ToolResult | ApprovalRequestPart:
         """Run the call, or return the approval that it waits for."""
         if self._tools.is_virtual(call.name):
-            return result(call, self._tools.open(call.name, call_arguments(call)))
+            return result(call, await self._tools.execute(call.name, call_arguments(call)))
         # Models call tools that they remember from a group that is closed by now: that opens the group again.
         self._tools.resolve(call.name)
         tool = self._permissions.find(call.name)
         if tool is None:
             names = [tool.name for tool in self._tools.offered()]
-            near = difflib.get_close_matches(call.name, names, n=3, cutoff=0.5)
+            near = similar_names(call.name, names, count=3)
             hint = f"Did you mean {', '.join(near)}?" if near else f"There are: {', '.join(names[:20]) or 'none'}."
             text = f"There is no tool {call.name[:100]!r}. {hint}"
             return ToolResult(call.id, (Text(text),), True, call.name)

@@ -225,7 +225,7 @@ class ToolRunner:
         self, tool: Tool, invocation: ToolCallInput, starting: Callable[[], Awaitable[None]]
     ) -> ToolOutput:
         spec = tool.spec
-        if spec.cache_seconds and (cached := self._cache.get(spec, invocation)):
+        if spec.cache_seconds and (cached := self._cache.get(tool, invocation)):
             return cached
         # Only now: a call that is answered from the cache has no effect that a journal must record.
         await starting()
@@ -241,7 +241,7 @@ class ToolRunner:
                 if attempt == attempts:
                     raise
         if spec.cache_seconds and not output.is_error:
-            self._cache.put(spec, invocation, output)
+            self._cache.put(tool, invocation, output)
         return output
 
 

@@ -5,7 +5,6 @@ list of rights permits it. Calls are checked again, because an offered tool may 
 Knows no dialect: a query is parsed from a JSON value or from the text of a header.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.tools.registry import RegistryEntry, ToolRegistry
+from toolgate.tools.similar_names import similar_names
 from toolgate.tools.tool import ServerToolDefinition, Tool
 
 BODY_FIELD = "use_server_tools"
@@ -23,7 +23,7 @@ MAX_PATTERNS = 128
 _MAX_PATTERN = 256
 _WILD = re.compile(r"[*?\[]")
 _TAG = "tag:"
-# Names that an unknown one is compared with for a hint; difflib takes long for thousands.
+# Names that an unknown one is compared with for a hint.
 _MAX_COMPARED = 500
 
 
@@ -162,7 +162,7 @@ class ToolSelection:
         lowered = name.lower()[:_MAX_PATTERN]
         alike = [one for one in names if one.lower().startswith(lowered[:2]) or lowered in one.lower()]
         candidates = names if len(names) <= _MAX_COMPARED else alike[:_MAX_COMPARED]
-        similar = difflib.get_close_matches(name[:_MAX_PATTERN], candidates, n=1)
+        similar = similar_names(name, candidates)
         near = next(iter(similar + [one for one in alike if lowered in one.lower()]), None)
         hint = f"did you mean {near!r}?" if near else "GET /v1/tools lists those that this key may use."
         raise InvalidRequest(

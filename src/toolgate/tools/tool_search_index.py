@@ -12,12 +12,16 @@ import string
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from itertools import chain
 
 from toolgate.tools.tool import ServerToolDefinition
 
 _MAX_WORDS = 8
 _MAX_TEXT = 600
+# How often a word counts in one tool, and how many words one beginning stands for. These, and sorting in slices, bound what
+# one call of C code does: it would hold up the event loop even from a thread.
+_MAX_TIMES = 8
+_MAX_MATCHES = 2000
+_SLICE = 20_000
 # Letters that are cut from a word that no tool has: `merging` becomes `merg`.
 _MAX_ENDING = 3
 _SATURATION = 1.2  # BM25's k1
@@ -70,9 +74,11 @@ class _WordIndex:
             text = f"{f'{title} ' * _NAME_WEIGHT}{f'{tags} ' * _TAG_WEIGHT}{spec.description[:_MAX_TEXT]}"
             words = _words(text)
             lengths.append(len(words))
-            for word in words:
-                self._found[word].append(number)
-        self._sorted = sorted(self._found)
+            for word, times in Counter(words).items():
+                self._found[word] += [number] * min(times, _MAX_TIMES)
+        known = list(self._found)
+        slices = [sorted(known[start : start + _SLICE]) for start in range(0, len(known), _SLICE)]
+        self._sorted = list(heapq.merge(*slices)) if len(slices) > 1 else slices[0] if slices else []
         average = sum(lengths) / max(1, len(lengths))
         self.damping = [_SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * own / average) for own in lengths]
 
@@ -85,7 +91,10 @@ class _WordIndex:
             first = bisect_left(self._sorted, beginning[:length])
             after = bisect_left(self._sorted, f"{beginning[:length]}\U0010ffff", first)
             if first < after:
-                return Counter(chain.from_iterable([self._found[word] for word in self._sorted[first:after]]))
+                counts: Counter[int] = Counter()
+                for word in self._sorted[first : min(after, first + _MAX_MATCHES)]:
+                    counts.update(self._found[word])
+                return counts
         return Counter()
 
 

@@ -7,6 +7,7 @@ opened, in the order of opening. When there are too many, the group that was not
 Knows tools by their specs. It runs none of them, and who may use which was decided before.
 """
 
+import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,6 +30,9 @@ _T = TypeVar("_T")
 # OpenAI accepts no more functions in one request.
 LIMIT = 128
 MAX_FOUND = 10
+# Calls of a history that are looked at to find out what is open, and searches among them: whatever was opened before so
+# many others is closed again, or nearly so. A client may send thousands.
+_MAX_REOPENED, _MAX_SEARCHES = 64, 16
 # The built-in tools are few and often used, so that they are offered without a group where they fit.
 UNGROUPED_SOURCE = "builtin"
 _SOURCE = "toolgate"
@@ -123,12 +127,22 @@ class VirtualToolSet:
         if name != self._layout.search:
             self._show(name, self._layout.inside(name))
             return _output(f"Tools activated: {', '.join([spec.name for spec in self._opened[name]])}")
-        query = (arguments or {}).get("query")
-        if type(query) is not str or not query.strip():
-            return _output("The query is missing: say in a few words what the tool should do.", is_error=True)
+        query = _query(arguments)
+        return _NO_QUERY if query is None else self._show_found(name, query, self._found(query))
+
+    async def execute(self, name: str, arguments: Mapping[str, Any] | None = None) -> ToolOutput:
+        """Execute the call as `open` does, but search in a thread: that takes long among thousands of tools."""
+        query = _query(arguments)
+        if name != self._layout.search or query is None:
+            return self.open(name, arguments)
+        return self._show_found(name, query, await asyncio.to_thread(self._found, query))
+
+    def _found(self, query: str) -> tuple[str, ...]:
         # No more than can be shown at once, or the first results would be closed for the last.
         room = self._layout.limit - len(self._front)
-        found = self._search.best(query, min(MAX_FOUND, room), self._tools.keys())
+        return self._search.best(query, min(MAX_FOUND, room), self._tools.keys())
+
+    def _show_found(self, name: str, query: str, found: Sequence[str]) -> ToolOutput:
         if not found:
             return _output(f"No tool fits {query[:200]!r}. Try other words.")
         self._show(f"{name} {query}", tuple([self._tools[one].spec for one in found]))
@@ -155,14 +169,45 @@ class VirtualToolSet:
             else:
                 self.resolve(name)
 
-    def reopen_from(self, messages: Iterable[Message]) -> None:
-        """Open again what the calls in these messages had opened, searches included."""
+    async def reopen_from(self, messages: Iterable[Message]) -> None:
+        """Open again what the last calls in these messages had opened, searches included, in the order of opening."""
+        if self._layout.search is None:  # all tools are offered as they are
+            return
         calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
-        for call in calls:
+        first: dict[tuple[str, str], int] = {}
+        for number, call in enumerate(calls):
+            first.setdefault(self._identity(call), number)
+        places: dict[str, int] = {}
+        # In the order of their last use, by which groups are closed.
+        for call in self._last_calls(calls):
             if call.name == self._layout.search:
-                self.open(call.name, call_arguments(call))
+                await self.execute(call.name, call_arguments(call))
             else:
                 self.reopen([call.name])
+            if self._used:
+                opened = next(reversed(self._used))
+                places[opened] = min(first[self._identity(call)], places.get(opened, len(calls)))
+        self._opened = dict(sorted(self._opened.items(), key=lambda one: places.get(one[0], len(calls))))
+        self._offered = None if self._opened else self._offered
+
+    def _last_calls(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Return the last different calls of tools that are not always offered, in their order."""
+        found: dict[tuple[str, str], ToolCall] = {}
+        searches = 0
+        for call in reversed(calls):
+            is_search = call.name == self._layout.search
+            known = is_search or call.name in self._layout.groups or call.name in self._layout.group_of
+            if not known or self._identity(call) in found or (is_search and searches == _MAX_SEARCHES):
+                continue
+            found[self._identity(call)] = call
+            searches += is_search
+            if len(found) == _MAX_REOPENED:
+                break
+        return list(found.values())[::-1]
+
+    def _identity(self, call: ToolCall) -> tuple[str, str]:
+        """Return what calls that open the same have in common."""
+        return call.name, call.arguments if call.name == self._layout.search else ""
 
     def _shown(self) -> dict[str, ServerToolDefinition]:
         opened = {spec.name: spec for specs in self._opened.values() for spec in specs}
@@ -292,6 +337,15 @@ def _virtual(name: str, description: str, input_schema: Mapping[str, Any] = NO_I
 
 def _output(text: str, is_error: bool = False) -> ToolOutput:
     return ToolOutput((Text(text),), is_error)
+
+
+_NO_QUERY = _output("The query is missing: say in a few words what the tool should do.", is_error=True)
+
+
+def _query(arguments: Mapping[str, Any] | None) -> str | None:
+    """Return what a call searches for; None if it does not say that."""
+    query = (arguments or {}).get("query")
+    return query if type(query) is str and query.strip() else None
 
 
 def call_arguments(call: ToolCall) -> Mapping[str, Any]:

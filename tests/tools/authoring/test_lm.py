@@ -19,7 +19,7 @@ from toolgate import lm
 from toolgate.conversation.message import Media, Text
 from toolgate.tools.authoring.results import NO_OUTPUT, error_text, output_of
 from toolgate.tools.authoring.type_hints import HintSchema, TypeHintMismatch
-from toolgate.tools.tool import CallProgressUpdate, ServerToolDefinition, ToolCallInput, ToolOutput
+from toolgate.tools.tool import CallProgressUpdate, ServerToolDefinition, ToolCallFailed, ToolCallInput, ToolOutput
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
 
@@ -474,6 +474,48 @@ async def test_a_class_form_tool_prepares_and_invokes(registry: lm.Registry) -> 
     assert reports == [CallProgressUpdate("deleting", 1, 2)]
     disposable.dispose()
     assert registry.find("delete") is None
+
+
+@pytest.mark.parametrize(
+    ("reported", "received"),
+    [
+        ((5, 1, 2), CallProgressUpdate("5", 1, 2)),
+        (("a\ud800",), CallProgressUpdate("a\ufffd")),
+        (("x" * 10_000,), CallProgressUpdate("x" * 2000)),
+        ((None, math.nan, math.inf), CallProgressUpdate()),
+        ((None, 10**400, {1}), CallProgressUpdate()),
+        ((None, 0.5, "3"), CallProgressUpdate(None, 0.5)),
+    ],
+)
+def test_reports_hold_what_can_be_sent(reported: tuple[Any, ...], received: CallProgressUpdate) -> None:
+    reports: list[CallProgressUpdate] = []
+    lm.Progress(reports.append).report(*reported)
+    assert reports == [received]
+
+
+@pytest.mark.parametrize("shown", [5, float("nan"), {"a": 1}, None])
+async def test_a_question_that_is_no_text_fails_the_call(registry: lm.Registry, shown: Any) -> None:
+    class Asking(Delete):
+        def prepare_invocation(self, options: Any, token: Any) -> lm.PreparedToolInvocation:
+            return lm.PreparedToolInvocation(None, lm.ConfirmationMessages(shown, "Really?"))
+
+    lm.register_tool("asking", Asking(), description="Asks.")
+    tool = registry.find("asking")
+    assert tool is not None
+    with pytest.raises(ToolCallFailed, match="in place of a text"):
+        await tool.prepare(ToolCallInput("call_1", {"x": 7}, '{"x": 7}'))
+
+
+async def test_halves_of_surrogate_pairs_in_a_question_are_replaced(registry: lm.Registry) -> None:
+    class Asking(Delete):
+        def prepare_invocation(self, options: Any, token: Any) -> lm.PreparedToolInvocation:
+            return lm.PreparedToolInvocation("a\ud800", lm.ConfirmationMessages("b\ud800", "c\ud83d\ude00"))
+
+    lm.register_tool("asking", Asking(), description="Asks.")
+    tool = registry.find("asking")
+    assert tool is not None
+    prepared = await tool.prepare(ToolCallInput("call_1", {"x": 7}, '{"x": 7}'))
+    assert (prepared.message, prepared.title, prepared.question) == ("a\ufffd", "b\ufffd", "c\U0001f600")
 
 
 async def test_tools_are_listed_and_invoked_by_name_with_checked_input(registry: lm.Registry) -> None:

@@ -1,5 +1,6 @@
 """Files in granted folders: what can be read and written there, and that nothing leads out (spec: R2; fault: T3, A5)."""
 
+import io
 import os
 import threading
 from base64 import b64decode
@@ -10,7 +11,8 @@ import pytest
 
 from tests.tools.invoke import invocation_of, run, run_text, text_of
 from toolgate.conversation.message import Media
-from toolgate.tools.builtin.granted_folders import GrantedFolders
+from toolgate.tools.builtin import read_files
+from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath
 from toolgate.tools.builtin.read_files import MAX_TEXT, ListFilesTool, ReadFileTool
 from toolgate.tools.builtin.search_files import SearchFilesTool, fits
 from toolgate.tools.builtin.write_file import WriteFileTool
@@ -47,6 +49,51 @@ async def test_a_file_is_read_in_portions_of_lines(roots: GrantedFolders) -> Non
     assert portion == "two\n[more lines follow: call read_file again with offset=3]"
     with pytest.raises(ToolCallFailed, match="fewer than 9 lines"):
         await run(ReadFileTool(roots), path="notes.txt", offset=9)
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 1024])
+async def test_a_portion_begins_at_its_line_wherever_a_block_ends(
+    roots: GrantedFolders, top: Path, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_files, "_BLOCK", block)
+    lines = ["one", "", "three", "", "", "six"]
+    (top / "lines.txt").write_text("\n".join(lines))
+    for number, line in enumerate(lines, 1):
+        portion = await run_text(ReadFileTool(roots), path="lines.txt", offset=number, limit=1)
+        assert portion.partition("\n")[0] == line
+    with pytest.raises(ToolCallFailed, match="fewer than 7 lines"):
+        await run(ReadFileTool(roots), path="lines.txt", offset=7)
+
+
+def test_lines_are_skipped_in_large_blocks() -> None:
+    class CountingFile(io.RawIOBase):
+        reads = 0
+        left = 8_000_000
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            self.reads += 1
+            size = min(len(buffer), self.left)
+            buffer[:size] = b"\n" * size
+            self.left -= size
+            return size
+
+    file = CountingFile()
+    with pytest.raises(ToolCallFailed, match="fewer than"):
+        read_files.portion(GrantedPath("/", ("a",), "a"), io.BufferedReader(file), 10**12, 1)
+    assert file.reads < 100
+
+
+async def test_lines_are_not_skipped_for_longer_than_a_call_may_take(
+    roots: GrantedFolders, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (top / "lines.txt").write_text("\n" * 100)
+    monkeypatch.setattr(read_files, "_BLOCK", 10)
+    monkeypatch.setattr(read_files, "MAX_SECONDS", -1.0)
+    with pytest.raises(ToolCallFailed, match="too long to be read up to that one"):
+        await run(ReadFileTool(roots), path="lines.txt", offset=50)
 
 
 async def test_an_absolute_path_inside_the_root_is_understood(roots: GrantedFolders, top: Path) -> None:

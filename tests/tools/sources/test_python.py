@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -147,6 +148,10 @@ BROKEN = {
     "dies.py": (
         "import os\nos._exit(5)\n",
         "tools/dies.py: while it was loaded: The tool ended its process with status 5.",
+    ),
+    "signals.py": (
+        "import os, signal\nos.kill(os.getpid(), signal.SIGRTMIN + 6)\n",
+        f"tools/signals.py: while it was loaded: The tool's process was ended by signal {signal.SIGRTMIN + 6}.",
     ),
     "hangs.py": ("while True:\n    pass\n", "tools/hangs.py: it took longer than 3 seconds to load"),
     "hint.py": (

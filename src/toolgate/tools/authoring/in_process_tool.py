@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
 from toolgate.tools.authoring.definition import FunctionWithAsyncFlag, PythonToolDefinition
+from toolgate.tools.authoring.jsonable import whole_characters
 from toolgate.tools.authoring.language_model_types import (
     ConfirmationMessages,
     PreparedToolInvocation,
@@ -89,10 +90,21 @@ def preparation_of(prepared: Any) -> CallPreview:
         case None:
             return CallPreview()
         case PreparedToolInvocation(invocation_message=message, confirmation_messages=ConfirmationMessages() as asked):
-            return CallPreview(message, asked.title, asked.message)
+            return CallPreview(_text_or_none(message), _text(asked.title), _text(asked.message))
         case PreparedToolInvocation(invocation_message=message):
-            return CallPreview(message)
+            return CallPreview(_text_or_none(message))
     raise ToolCallFailed(f"The tool's prepare_invocation returned a {type(prepared).__name__}.")
+
+
+def _text(shown: Any) -> str:
+    # Not even a Struct checks the types of what it is made with, and NaN for a title would be no title in JSON.
+    if not isinstance(shown, str):
+        raise ToolCallFailed(f"The tool's prepare_invocation returned a {type(shown).__name__} in place of a text.")
+    return whole_characters(shown)
+
+
+def _text_or_none(shown: Any) -> str | None:
+    return None if shown is None else _text(shown)
 
 
 def token_of(invocation: ToolCallInput) -> ToolInvocationToken:

@@ -1,15 +1,18 @@
 """The values that tools receive and return, with the names of the editor's API in Python's spelling. Values only."""
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from toolgate.tools.authoring.jsonable import json_text
+from toolgate.tools.authoring.jsonable import json_text, whole_characters
 from toolgate.tools.tool import CallProgressUpdate, ReportProgress, ignore_progress
 
 T = TypeVar("T")
+
+_MAX_MESSAGE = 2000  # characters of a report; clients are sent no more
 
 
 class LanguageModelTextPart(Struct, frozen=True):
@@ -84,13 +87,22 @@ class ProgressReporter:
         self._loop_thread = threading.get_ident()
 
     def report(self, message: str | None = None, done: float | None = None, total: float | None = None) -> None:
-        """Report a message, numbers or both."""
-        progress = CallProgressUpdate(message, done, total)
+        """Report a message, numbers or both; what is no finite number is left out."""
+        text = None if message is None else whole_characters(str(message)[:_MAX_MESSAGE])
+        progress = CallProgressUpdate(text, _finite(done), _finite(total))
         # On the loop's own thread at once: the report then comes before the result that follows it.
         if self._call_on_loop is None or threading.get_ident() == self._loop_thread:
             self._report(progress)
         else:
             self._call_on_loop(self._report, progress)
+
+
+def _finite(number: Any) -> float | None:
+    """Return a number that JSON has; None for anything else."""
+    try:
+        return number if isinstance(number, int | float) and math.isfinite(number) else None
+    except OverflowError:  # an integer beyond any float
+        return None
 
 
 class LanguageModelToolInvocationOptions(Struct, Generic[T], frozen=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from base64 import b64encode
 from io import BufferedReader
 
@@ -25,6 +26,9 @@ MAX_ENTRIES = 1000
 MAX_TEXT = 200 * 1024
 MAX_IMAGE = 5 * 1024 * 1024
 DEFAULT_LINES = 2000
+# Below the time limit of a call, behind which a thread cannot be stopped.
+MAX_SECONDS = 8.0
+_BLOCK = 1024 * 1024
 
 LIST_SPEC = ServerToolDefinition(
     name="list_files",
@@ -202,12 +206,9 @@ def portion(place: GrantedPath, file: BufferedReader, first: int, count: int) ->
         rest = len(whole) > first - 1 + count or bool(file.read(1))
         text = "\n".join(whole[first - 1 : first - 1 + count])
         return f"{text}\n[more lines follow: call read_file again with offset={first + count}]" if rest else text
+    if not _skip_lines(file, first - 1):
+        raise ToolCallFailed(f"{place.shown} has fewer than {first} lines, or is too long to be read up to that one")
     # In pieces, because a file may consist of one line of gigabytes. A piece is a line only if it ends like one.
-    skipped = first - 1
-    while skipped and (piece := file.readline(MAX_TEXT)):
-        skipped -= piece.endswith(b"\n")
-    if skipped:
-        raise ToolCallFailed(f"{place.shown} has fewer than {first} lines")
     raw, lines = bytearray(), 0
     while lines < count and len(raw) < MAX_TEXT and (piece := file.readline(MAX_TEXT - len(raw))):
         raw += piece
@@ -218,3 +219,23 @@ def portion(place: GrantedPath, file: BufferedReader, first: int, count: int) ->
     if not raw.endswith(b"\n"):
         return f"{text}\n[line {first + lines} is cut here: it is too long to be shown whole]"
     return f"{text}[more lines follow: call read_file again with offset={first + lines}]"
+
+
+def _skip_lines(file: BufferedReader, count: int) -> bool:
+    """Move behind so many lines; False if there are fewer, or they were not found in time."""
+    until = time.monotonic() + MAX_SECONDS
+    while count:
+        # Not line by line: reading a few kilobytes at a time gives up the interpreter so often and for so short a time that
+        # the event loop hardly gets it.
+        block = file.read(_BLOCK)
+        found = block.count(b"\n")
+        if found >= count:
+            end = 0
+            for _ in range(count):
+                end = block.index(b"\n", end) + 1
+            file.seek(end - len(block), os.SEEK_CUR)
+            return True
+        if not block or time.monotonic() > until:
+            return False
+        count -= found
+    return True

@@ -4,12 +4,12 @@ import asyncio
 import os
 import secrets
 from contextlib import suppress
-from difflib import unified_diff
 from itertools import islice
 
 from toolgate.conversation.message import Text
 from toolgate.tools.builtin.charset import decoded, is_binary
 from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath, os_errors_as_failures
+from toolgate.tools.builtin.line_changes import changes
 from toolgate.tools.tool import (
     Annotations,
     CallPreview,
@@ -20,7 +20,7 @@ from toolgate.tools.tool import (
 )
 
 MAX_CONTENT = 1024 * 1024
-# Bytes up to which old and new content are compared: difflib takes long for more.
+# Bytes up to which old and new content are compared.
 _MAX_PREVIEWED = 64 * 1024
 _PREVIEW_LINES = 40
 
@@ -84,8 +84,7 @@ class WriteFileTool:
         elif len(before) > _MAX_PREVIEWED or len(content) > _MAX_PREVIEWED or is_binary(before):
             shown = "(too large or not text: the difference is not shown)"
         else:
-            changes = unified_diff(decoded(before).splitlines(), content.splitlines(), "now", "then", lineterm="", n=2)
-            lines = list(islice(changes, _PREVIEW_LINES + 1))
+            lines = list(islice(changes(decoded(before).splitlines(), content.splitlines()), _PREVIEW_LINES + 1))
             if len(lines) > _PREVIEW_LINES:
                 lines[_PREVIEW_LINES:] = ["… (more changes follow)"]
             shown = "\n".join(lines) or "(nothing would change)"

@@ -19,6 +19,7 @@ from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.dialects.dialect import Dialect
 from toolgate.engine.client_visible_events import Presentation
+from toolgate.engine.json_thread import run_in_thread
 from toolgate.engine.ports import Model, ModelStream, RunJournal
 from toolgate.engine.run_limits import RunLimits
 from toolgate.engine.tool_loop import EarlierAttempts, ToolLoop
@@ -26,7 +27,7 @@ from toolgate.runs.timeline_recorder import RunTimeline, RunTimelines
 from toolgate.tools.execution.durable import HOLD_SECONDS, ApprovalsWithRecordedUse, DurableApprovals, DurableRunContext
 from toolgate.tools.execution.observed_approvals import ObservedApprovals
 from toolgate.tools.execution.options import RequestToolOptions
-from toolgate.tools.execution.stored_turns import HiddenTurnRestorer, StoredRunJournal, request_key
+from toolgate.tools.execution.stored_turns import HiddenTurnRestorer, RunRequestDigest, StoredRunJournal, request_key
 from toolgate.tools.prompt_references import referenced_tools
 from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.run_server_tools import RunContext, RunServerTools, was_called
@@ -145,7 +146,7 @@ class ToolRunPreparer:
         finally:
             unsubscribe()
 
-    def select_tools(
+    async def select_tools(
         self, caller: Caller, request: ModelRequest, route: ModelRoute, options: RequestToolOptions, dialect: Dialect
     ) -> "RequestTools":
         """Return the tools that this request may use."""
@@ -169,7 +170,7 @@ class ToolRunPreparer:
             pinned=selection.pinned,
         )
         # No state is kept between requests: which groups the model had opened follows from the calls in its history.
-        offered.reopen_from(request.messages)
+        await offered.reopen_from(request.messages)
         stances = _stances(servers, self.registry)
         return RequestTools(replace(request, tools=tuple(own)), offered, selection, stances, runs)
 
@@ -202,8 +203,8 @@ class ToolRunPreparer:
                 route.model, replace(request, tools=(*request.tools, *offered)), tools.selection.warnings
             )
         # The same request again resumes this run, so that all that makes it another request is in the digest.
-        parts = (dialect.name.encode(), route.name.encode(), repr(options).encode(), encode(body))
-        key = request_key(*parts, private=type(body) is dict and body.get("store") is False)
+        parts = (dialect.name, route.name, repr(options))
+        key = _body_key(parts, body) if request.small else await run_in_thread(_body_key, parts, body)
         # A dialect that can ask the client ends the response with the question; others keep the stream open.
         hold = 0.0 if dialect.native_approvals else self.defaults.hold_seconds
         if durable is not None:
@@ -265,7 +266,7 @@ class ToolRunPreparer:
             return DurableApprovals(approvals, pending), past, journal
         own = durable.approvals(approvals)
         # The earlier attempt may have opened groups of tools, whose calls are in its steps and not in the request.
-        tools.offered.reopen_from(durable.history.messages)
+        await tools.offered.reopen_from(durable.history.messages)
         past = await durable.with_repeated_calls(
             durable.merge(past), own, tools.selection.find, identity.caller, identity.session
         )
@@ -363,6 +364,12 @@ class _JournalledModel:
     async def on_delivered(self) -> None:
         if self._journal is not None:
             await self._journal.delivered()
+
+
+def _body_key(parts: Sequence[str], body: Any) -> RunRequestDigest:
+    """Return the key of the run that a request with this body starts."""
+    private = type(body) is dict and body.get("store") is False
+    return request_key(*[part.encode() for part in parts], encode(body), private=private)
 
 
 def _is_copy(tool: ToolDef, registry: ToolRegistry) -> bool:

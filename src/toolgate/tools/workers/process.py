@@ -6,7 +6,6 @@ Knows nothing of queues or of other workers.
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -18,7 +17,7 @@ from msgspec import Struct
 
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
-from toolgate.processes.child import ChildProcess
+from toolgate.processes.child import ChildProcess, signal_name
 from toolgate.tools.tool import CallProgressUpdate, ReportProgress, ToolCallFailed, ignore_progress
 from toolgate.tools.workers import frames
 from toolgate.wire.jsontext import MAX_VALUES
@@ -190,5 +189,5 @@ def _exit_text(code: int | None) -> str:
         return "The tool's process closed its output and was ended."
     if code >= 0:
         return f"The tool ended its process with status {code}."
-    name = signal.Signals(-code).name
+    name = signal_name(-code)
     return f"The tool's process was ended by {name}.{_SIGNAL_HINTS.get(name, '')}"

@@ -20,7 +20,6 @@ from toolgate.processes.tree import adopt_orphans, kill_tree
 from toolgate.tools.authoring.cancellation import CancellationTokenSource
 from toolgate.tools.authoring.definition import FunctionWithAsyncFlag, PythonToolDefinition
 from toolgate.tools.authoring.in_process_tool import preparation_of
-from toolgate.tools.authoring.jsonable import whole_characters
 from toolgate.tools.authoring.language_model_types import ProgressReporter, ToolInvocationToken
 from toolgate.tools.authoring.loading import CodeLoadError, ToolImportTarget, load
 from toolgate.tools.authoring.registry import PythonToolRegistry
@@ -178,7 +177,7 @@ class ToolWorkerProgressThrottle:
         if self._left < 1:
             return
         self._left -= 1
-        message = None if progress.message is None else whole_characters(str(progress.message)[:_MAX_MESSAGE])
+        message = None if progress.message is None else progress.message[:_MAX_MESSAGE]
         self._pipes.write(frames.encode(frames.ToolWorkerProgressFrame(message, progress.done, progress.total)))
 
 
