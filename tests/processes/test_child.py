@@ -4,7 +4,9 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 
+import psutil
 import pytest
 
 from tests.child_processes import living_children
@@ -13,14 +15,15 @@ from toolgate.processes.child import ChildProcess
 
 
 class Output(asyncio.Protocol):
-    """Collects what a process writes; `ended` is set at the end."""
+    """Collects what a process writes; `begun` is set when something came, and `ended` at the end."""
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.ended = asyncio.Event()
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
         self.data += data
+        self.begun.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended.set()
@@ -71,3 +74,22 @@ async def test_a_missing_program_leaves_no_descriptor() -> None:
     with pytest.raises(FileNotFoundError):
         ChildProcess(["/no/such/program"], stdin=subprocess.PIPE, stdout=Output(), stderr=Output())
     assert os.listdir("/proc/self/fd") == before
+
+
+@on_both_loops
+async def test_thousands_of_descendants_are_killed_while_the_loop_serves_others() -> None:
+    errors = Output()
+    script = "for i in $(seq 1000); do sleep 600 & done; setsid sh -c 'echo $$ >&2; exec sleep 600' & wait"
+    process = ChildProcess(["sh", "-c", script], stderr=errors)
+    await errors.begun.wait()
+    outside = psutil.Process(int(errors.data))  # it has left the group
+    started, longest = time.thread_time(), 0.0
+    process.close()
+    while process.returncode is None:
+        longest = max(longest, time.thread_time() - started)
+        await asyncio.sleep(0)
+        started = time.thread_time()
+    assert process.returncode == -9
+    assert longest < 0.05
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [outside], 60)
+    assert not alive

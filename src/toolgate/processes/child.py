@@ -10,15 +10,18 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from io import FileIO
+from itertools import islice
 
-from toolgate.processes.tree import kill_tree
+from toolgate.processes.tree import kill_tree, kill_tree_in_steps
 
 _CHUNK = 64 * 1024  # what a pipe of Linux holds
 _MAX_CHUNKS_LEFT = 32  # more than a pipe can hold
 _POLL_SECONDS = 0.02
+# Of killing a process and its descendants, in one iteration of the loop: a few milliseconds.
+_KILL_STEPS = 20
 # A killed process that waits for a disk or a network file system may need a while to die.
 _KILLED_SECONDS = 5.0
 
@@ -165,6 +168,7 @@ class ChildProcess:
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._pidfd: FileIO | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._killing: Iterator[None] | None = None
         self._readers: list[PipeReadTransport] = []
         self.stdin: PipeWriteTransport | None = None
         # `theirs` closes the child's ends in any case, `ours` our ends if anything fails before `pop_all`.
@@ -218,9 +222,10 @@ class ChildProcess:
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the process and all its descendants; its output ends."""
-        if not self._exited.done():  # until then it is not reaped, so no other process has its id
-            kill_tree(self.pid)
+        """Kill the process and all its descendants; its output ends. With many, the loop serves others in between."""
+        if not self._exited.done() and self._killing is None:
+            self._killing = kill_tree_in_steps(self.pid)
+            self._kill_some()
 
     def close(self) -> None:
         """Kill the process and its descendants and close the pipes, at once; it is reaped as soon as it is dead."""
@@ -235,6 +240,12 @@ class ChildProcess:
         self.close()
         await self.wait(_KILLED_SECONDS)
 
+    def _kill_some(self) -> None:
+        if self._killing is not None and len(list(islice(self._killing, _KILL_STEPS))) == _KILL_STEPS:
+            self._loop.call_soon(self._kill_some)
+        else:
+            self._killing = None
+
     def _watch(self) -> None:
         """Have `_check_exit` called when the process exits."""
         try:
@@ -246,7 +257,8 @@ class ChildProcess:
 
     def _check_exit(self) -> None:
         """If the process has exited, kill its descendants, reap it and read its output to the end."""
-        if not self._has_exited():
+        # While it is being killed, it is not reaped: another process could get its id.
+        if self._killing is not None or not self._has_exited():
             if self._pidfd is None:
                 self._timer = self._loop.call_later(_POLL_SECONDS, self._check_exit)
             return
@@ -279,6 +291,14 @@ class ChildProcess:
         kill_tree(self.pid)
         self._process.wait()
         self._unwatch()
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as `SIGKILL`, or its number: most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _pipe(ours: ExitStack, theirs: ExitStack, *, writes: bool) -> tuple[FileIO, int]:

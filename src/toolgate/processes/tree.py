@@ -6,6 +6,7 @@ only the process group is killed.
 
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,14 +25,26 @@ def adopt_orphans() -> None:
 
 def kill_tree(leader: int) -> None:
     """Kill a process group's leader, its group and every other descendant."""
+    for _ in kill_tree_in_steps(leader):
+        pass
+
+
+def kill_tree_in_steps(leader: int) -> Iterator[None]:
+    """Do the same and yield after each process and thread, thousands of which take seconds.
+
+    Descendants are stopped when they are found: until they are killed, none starts another, or reaps one, whose id another
+    process could get.
+    """
     if leader != os.getpid():
-        _send(leader, signal.SIGSTOP)  # so that it starts nothing meanwhile
+        _send(leader, signal.SIGSTOP)
     for _ in range(_ROUNDS):  # a process that was just being started is found in the next round
-        descendants = _descendants(leader)
+        descendants: list[int] = []
+        yield from _stop_descendants(leader, descendants)
         if not descendants:
             break
         for pid in descendants:
             _send(pid, signal.SIGKILL)
+            yield
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
@@ -41,18 +54,21 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _descendants(pid: int) -> list[int]:
-    """Return the living processes below this one, parents first."""
-    found: list[int] = []
+def _stop_descendants(pid: int, found: list[int]) -> Iterator[None]:
+    """Stop the living processes below this one and append them, parents first; yields after each file that is read."""
     parents = [pid]
     while parents:
         children: list[int] = []
         with suppress(OSError):  # the parent has exited meanwhile
             for task in Path(f"/proc/{parents.pop()}/task").iterdir():
                 children += [int(child) for child in (task / "children").read_text().split()]
+                yield
+        for child in children:
+            if _is_alive(child):
+                _send(child, signal.SIGSTOP)
+                found.append(child)
+            yield
         parents += children
-        found += [child for child in children if _is_alive(child)]
-    return found
 
 
 def _is_alive(pid: int) -> bool:
