@@ -8,6 +8,7 @@ import pytest
 
 from tests.approvals.builders import BROWSES, READS, Clock, call, open_service, tool
 from toolgate.approvals import Approval, ApprovalLimits, ApprovalPolicy, ApprovalRule, ApprovalService, StandingApproval
+from toolgate.approvals.encode_for_people import approval_json
 from toolgate.approvals.record import Level
 from toolgate.conversation.errors import ClientRequestError, Conflict, Forbidden, InvalidRequest, NotFound
 from toolgate.storage.approvals import ApprovalStore
@@ -433,6 +434,17 @@ async def test_a_tool_that_asks_is_asked_about_though_the_policy_allows_it() -> 
     allowing = ApprovalPolicy(rules=(ApprovalRule(stance="allow"),))
     async with open_service(allowing) as service:
         assert (await service.decide(call(tool(approval="ask")))).stance == "pending"
+
+
+async def test_of_a_long_question_no_more_is_stored_than_is_shown() -> None:
+    asked: list[Approval] = []
+    preparation = CallPreview("m" * 10_000, "t" * 4000, "q" * 1_000_000)
+    async with open_service(on_new=asked.append) as service:
+        await service.decide(call(preparation=preparation))
+        [approval] = asked
+        assert (approval.message, approval.title) == (f"{'m' * 3960} … (6040 more characters)", "t" * 4000)
+        assert approval.question == f"{'q' * 3960} … (996040 more characters)"
+        assert approval_json(approval)["question"] == approval.question
 
 
 async def test_nothing_in_a_call_counts_as_its_approval() -> None:

@@ -4,10 +4,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolgate.approvals.digest import AmbiguousArguments, call_digest, canonical_arguments
+from toolgate.approvals.encode_for_people import MAX_TEXT
 from toolgate.approvals.record import Approval, Level, StandingApproval
 from toolgate.conversation.errors import ClientRequestError, Conflict, InvalidRequest
 from toolgate.conversation.random_ids import random_suffix
 from toolgate.tools.tool import CallApprovalOutcome, ProposedCall
+
+_ROOM_FOR_NOTE = 40  # characters
 
 
 class ApprovalDecision(Struct, frozen=True, kw_only=True):
@@ -41,11 +44,19 @@ def new_approval(
         why=why,
         created=now,
         expires=expires,
-        title=query.preparation.title,
-        question=query.preparation.question,
-        message=query.preparation.message,
+        title=_cut(query.preparation.title),
+        question=_cut(query.preparation.question),
+        message=_cut(query.preparation.message),
         tainted=query.tainted,
     )
+
+
+def _cut(text: str | None) -> str | None:
+    """Cut a text that is longer than what a person is shown of it: a tool may make it much longer than its arguments."""
+    if text is None or len(text) <= MAX_TEXT:
+        return text
+    kept = MAX_TEXT - _ROOM_FOR_NOTE
+    return f"{text[:kept]} … ({len(text) - kept} more characters)"
 
 
 def with_decision(approval: Approval, decision: ApprovalDecision, now: float, expires: float) -> Approval:
