@@ -103,6 +103,18 @@ async def test_an_id_that_comes_again_names_the_last_that_had_it(store: ChatStor
     assert message.content == "Hey"
 
 
+async def test_what_was_stored_for_an_id_alone_goes_when_the_id_comes_again(store: ChatStore) -> None:
+    await store.keep(output("One", "1", now=1.0, completion="c", lasting=False))
+    await store.keep(output("Two", "2", now=2.0, completion="other", lasting=False))
+    await store.keep(output("Two", "2", "Three", "3", now=3.0, completion="c", lasting=False))
+    assert await words(store) == [["Two", "2", "Three", "3"]]
+    await store.keep(output("Four", "4", now=4.0, completion="c", lasting=False))
+    assert await words(store) == [["Two", "2"], ["Four", "4"]]
+    await store.delete_completion("ann", "c")
+    await store.delete_completion("ann", "other")
+    assert await words(store) == []
+
+
 async def test_messages_may_hold_anything(store: ChatStore) -> None:
     """fault: Z1"""
     odd = "'; DROP TABLE chats; --\0\u2028\U0001f600 {}%s ?"

@@ -214,19 +214,8 @@ class ChatStore:
             found = db.execute("SELECT chat FROM completions WHERE id = ? AND owner = ?", (id, owner)).fetchone()
             if found is None:
                 return False
-            [chat] = found
             db.execute("DELETE FROM completions WHERE id = ? AND owner = ?", (id, owner))
-            lasting = db.execute("SELECT lasting FROM chats WHERE id = ?", (chat,)).fetchone()
-            if lasting is None or lasting[0]:
-                return True
-            # The chat is stored for its completions alone: it ends with the last one that is left.
-            last = db.execute("SELECT max(place) FROM completions WHERE chat = ?", (chat,)).fetchone()[0]
-            if last is None:
-                db.execute("DELETE FROM chats WHERE id = ?", (chat,))
-                forget_chat(db, chat)
-            elif db.execute("DELETE FROM chat_messages WHERE chat = ? AND place > ?", (chat, last)).rowcount:
-                # Its end is another now, of which no digest is stored: it is not continued any more.
-                db.execute("UPDATE chats SET messages = ?, digest = '' WHERE id = ?", (last + 1, chat))
+            _trim_chat(db, found[0])
             return True
 
         return await self._database.change(forget)
@@ -236,6 +225,21 @@ def forget_chat(db: SqlConnection, id: str) -> None:
     """Delete all that belongs to a chat."""
     db.execute("DELETE FROM chat_messages WHERE chat = ?", (id,))
     db.execute("DELETE FROM completions WHERE chat = ?", (id,))
+
+
+def _trim_chat(db: SqlConnection, id: str) -> None:
+    """Delete what is stored of a chat for the sake of a completion that is gone."""
+    lasting = db.execute("SELECT lasting FROM chats WHERE id = ?", (id,)).fetchone()
+    if lasting is None or lasting[0]:
+        return
+    # The chat is stored for its completions alone: it ends with the last one that is left.
+    last = db.execute("SELECT max(place) FROM completions WHERE chat = ?", (id,)).fetchone()[0]
+    if last is None:
+        db.execute("DELETE FROM chats WHERE id = ?", (id,))
+        forget_chat(db, id)
+    elif db.execute("DELETE FROM chat_messages WHERE chat = ? AND place > ?", (id, last)).rowcount:
+        # Its end is another now, of which no digest is stored: it is not continued any more.
+        db.execute("UPDATE chats SET messages = ?, digest = '' WHERE id = ?", (last + 1, id))
 
 
 def _keep(db: SqlConnection, exchange: StoredChatExchange) -> None:
@@ -263,7 +267,10 @@ def _keep(db: SqlConnection, exchange: StoredChatExchange) -> None:
             exchange.created,
             _json(exchange.metadata),
         )
+        former = db.execute("SELECT chat FROM completions WHERE id = ? AND owner = ?", row[:2]).fetchone()
         db.execute(_NAME, row)
+        if former is not None and former[0] != chat:
+            _trim_chat(db, former[0])
 
 
 def _find_chat(db: SqlConnection, exchange: StoredChatExchange) -> tuple[str, int, Sequence[StoredMessage]]:
