@@ -172,6 +172,7 @@ OPENERS = ("http/", "workers/", "app/", "api/", "cli/", "upstreams/transport/")
 OTHER_OPENERS = {
     "upstreams/local/hub_download.py": "fetches weights in a thread, hours before anybody is served by them",
     "upstreams/stateful_chat/reconnect.py": "names the type of the certificates that it passes on",
+    "upstreams/stateful_chat/sliced_connection.py": "parses the frames of a socket that the transport dialled",
     "upstreams/stateful_chat/websocket.py": "speaks frames on a socket that the transport dialled",
     "tools/egress/pinned_transport.py": "connects to addresses that the guard has checked",
     "tools/egress/name_lookup.py": "looks up addresses of hosts in threads of its own",

@@ -1,4 +1,4 @@
-"""A WebSocket connection to a peer. The only file that knows the library for it.
+"""A WebSocket connection to a peer. Only this file and `sliced_connection.py` know the library for it.
 
 The socket itself comes from the transport, like any other to an upstream, so that proxies, certificates and failures are
 treated alike; redirects are not followed.
@@ -96,17 +96,18 @@ async def open_websocket(
     proxies: Proxies | None = None,
 ) -> StatefulChatWebSocket:
     """Connect within `limit` seconds; frames longer than `most` bytes will end the connection."""
-    from websockets.asyncio.client import ClientConnection
     from websockets.client import ClientProtocol
     from websockets.exceptions import InvalidHandshake, InvalidStatus
     from websockets.uri import parse_uri
+
+    from toolgate.upstreams.stateful_chat.sliced_connection import SlicedClientConnection
 
     secure = address.origin.scheme == "https"
     protocol = ClientProtocol(parse_uri(address.url), max_size=most)
 
     def make() -> Any:  # what `dial` calls a connection: it needs nothing of it but asyncio's protocol
         # Its own pings are off: `StatefulChatConnection` sends frames of our protocol, which also the peer's program sees.
-        return ClientConnection(protocol, ping_interval=None, close_timeout=_CLOSE_SECONDS)
+        return SlicedClientConnection(protocol, ping_interval=None, close_timeout=_CLOSE_SECONDS)
 
     context = None
     if secure:
