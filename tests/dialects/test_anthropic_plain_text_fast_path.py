@@ -92,6 +92,7 @@ def test_counts_that_clients_require_are_added_before_an_answer_is_relayed(usage
         lambda body: body["content"].append(body["content"][0]),
         lambda body: body["content"].insert(0, {"type": "thinking", "thinking": "Hm", "signature": "s"}),
         lambda body: body["content"][0].update(text=""),
+        lambda body: body["content"][0].update(text=" \n"),
         lambda body: body["content"][0].update(text=None),
         lambda body: body["content"][0].update(citations=[{"type": "char_location"}]),
         lambda body: body["content"][0].update(news=1),

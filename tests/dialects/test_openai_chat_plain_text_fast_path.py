@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolgate.conversation.errors import UpstreamError
 from toolgate.conversation.events import ModelResponse, PartDelta, Usage
@@ -11,6 +13,7 @@ from toolgate.conversation.message import Message, Text
 from toolgate.conversation.request import ModelRequest
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_chat import DIALECT
+from toolgate.dialects.openai_chat.shared_codec import read_usage
 from toolgate.wire.jsontext import decode, encode
 from toolgate.wire.received_stream_frames import ReceivedStreamFrame
 
@@ -70,6 +73,7 @@ def test_a_plain_answer_is_decoded_as_any_other() -> None:
         lambda body: body["choices"][0].update(logprobs={"content": []}),
         lambda body: body["choices"][0]["message"].update(role="model"),
         lambda body: body["choices"][0]["message"].update(content=""),
+        lambda body: body["choices"][0]["message"].update(content=" \n"),
         lambda body: body["choices"][0]["message"].update(content=None),
         lambda body: body["choices"][0]["message"].update(content=[{"type": "text", "text": "Hi"}]),
         lambda body: body["choices"][0]["message"].update(refusal="No."),
@@ -85,6 +89,35 @@ def test_an_answer_with_anything_to_repair_or_to_add_is_not_plain(change: Callab
     body = answer()
     change(body)
     assert DIALECT.decode_plain_answer(encode(body), False) is None
+
+
+COUNTS = st.none() | st.integers(-1, 9) | st.sampled_from([10**9, 10**9 + 1, 1.0, 2.5, "3", True])
+
+
+def details(*names: str) -> st.SearchStrategy[Any]:
+    return st.none() | st.fixed_dictionaries({}, optional=dict.fromkeys((*names, "audio_tokens"), COUNTS))
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens", "prompt_cache_hit_tokens"), COUNTS),
+            "prompt_tokens_details": details("cached_tokens", "cache_write_tokens", "cache_creation_tokens"),
+            "completion_tokens_details": details("reasoning_tokens"),
+        },
+    )
+)
+def test_the_usage_of_a_plain_answer_is_that_of_any_other(usage: dict[str, Any]) -> None:
+    plain = DIALECT.decode_plain_answer(encode(answer() | {"usage": usage}), False)
+    assert plain is None or plain.usage == read_usage(usage)
+
+
+def test_the_details_of_usage_keep_no_answer_from_being_plain() -> None:
+    counts = {"prompt_tokens": 9, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 7}}
+    plain = DIALECT.decode_plain_answer(encode(answer() | {"usage": counts}), False)
+    assert plain is not None
+    assert plain.usage == Usage(9, 8, cache_read=7)
 
 
 @pytest.mark.parametrize("value", [b'"\xff"', b'"\\ud800 "', b"tru", b"{"])

@@ -29,7 +29,7 @@ from tests.dialects.openai_responses_cases import (
 from tests.dialects.relays import end_of
 from tests.dialects.test_openai_responses_stream import REQUEST, decode_stream
 from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamUnavailable
-from toolgate.conversation.message import Opaque, ToolCall
+from toolgate.conversation.message import Opaque, Reasoning, ToolCall
 from toolgate.dialects.dialect import AnswerMetadata
 from toolgate.dialects.openai_responses import DIALECT
 from toolgate.dialects.openai_responses.relay import ResponsesStreamRelay
@@ -171,6 +171,13 @@ def test_the_response_repeats_the_settings_of_the_clients_request_not_of_ours() 
 def test_a_late_proof_of_reasoning_is_the_one_that_counts() -> None:
     stream = created() + added({**SEALED, "encrypted_content": "early"}) + done(SEALED) + completed()
     assert last(relayed(stream)[0])["output"][0]["encrypted_content"] == "final"
+
+
+@pytest.mark.parametrize("wrong", [5, "text", {"a": 1}, [5]])
+def test_texts_are_read_from_lists_of_parts_only(wrong: Any) -> None:
+    item = {"type": "reasoning", "id": "rs_1", "content": wrong, "summary": wrong}
+    _, relay = relayed(created() + added(item) + done(item) + completed(item))
+    assert relay.received() == [Reasoning("")]
 
 
 def test_numbers_that_repeat_are_numbered_anew() -> None:

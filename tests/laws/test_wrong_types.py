@@ -130,6 +130,22 @@ async def test_values_of_wrong_types_are_the_upstreams_fault(upstream: str, stre
         assert 0 < row["output_tokens"] <= 100 * CASES
 
 
+async def test_a_summary_with_values_of_wrong_types_is_the_upstreams_fault() -> None:
+    sent = list(answers(DIALECTS["openai_responses"], False, random.Random("compaction")))
+
+    async def play(peer: Peer) -> None:
+        while (request := await peer.request()) is not None:
+            found = CASE.search(request.body)
+            assert found is not None
+            await peer.send(sent[int(found.group()[5:-1])])
+
+    async with Faulty(play) as server, listening(Toolgate(config_of(server.port))) as url:
+        for number, answer in enumerate(sent):
+            payload = json.dumps({"model": "openai_responses", "input": f"case-{number}- Hi"}).encode()
+            response = await ask(url, "/v1/responses/compact", payload, "authorization: Bearer a-key")
+            assert response.status in (200, 502), answer
+
+
 HALVES = {
     "openai_chat": (b"prompt_tokens", b"completion_tokens"),
     "openai_responses": (b"input_tokens", b"output_tokens"),

@@ -120,13 +120,13 @@ async def test_a_relayed_answer_that_breaks_off_is_seen_with_its_fault() -> None
     assert endings == [fault]
 
 
-def test_a_whole_answer_is_read_by_being_relayed() -> None:
+async def test_a_whole_answer_is_read_by_being_relayed() -> None:
     answer, endings = response(RelayableAnswer())
-    assert relayable(answer).relay_whole("reply")[0] == b"for reply"
+    assert (await relayable(answer).relay_whole("reply"))[0] == b"for reply"
     assert endings == ["read"]
     broken, endings = response(RelayableAnswer(body=InvalidUpstreamAnswer("no choices")))
     with pytest.raises(InvalidUpstreamAnswer):
-        relayable(broken).relay_whole("reply")
+        await relayable(broken).relay_whole("reply")
     assert [type(ending) for ending in endings] == [InvalidUpstreamAnswer]
 
 

@@ -57,7 +57,7 @@ class RelayableAnswer:
     def relay_stream(self, reply: Any) -> "RetoldFrames":
         return RetoldFrames(self.frames)
 
-    def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
+    async def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         if isinstance(self.body, Exception):
             raise self.body
         return b"for " + reply.encode(), ModelResponse((), "stop")

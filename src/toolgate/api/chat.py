@@ -184,8 +184,11 @@ class ChatHandler:
         )
         on_delivered: Callable[[], Awaitable[None]] | None = None
         if options is None and not (request.tools and "hosted" in map(_KIND, request.tools)):
-            request = model_request = await self._check.check(request, route)
-            model = route.model
+            if request.tools:
+                request = await self._check.check(request, route)
+            else:  # most requests: a coroutine would cost as much as the check
+                request = self._check.check_history(request, route)
+            model_request, model = request, route.model
         else:
             options = options or RequestToolOptions()
             # This client does not know the items in which its dialect shows calls of server tools.
@@ -207,8 +210,9 @@ class ChatHandler:
             metadata,
             record,
             whole,
-            on_delivered=on_delivered,
-            decoded=decoded,
+            None,
+            on_delivered,
+            decoded,
         )
 
     async def _with_server_tools(
@@ -232,7 +236,7 @@ class ChatHandler:
         if durable is not None:
             await tool_runs.wait_for_tools(durable.history.messages)
         restored = await tool_runs.restore_history(call.caller, request, dialect)
-        tools = tool_runs.select_tools(call.caller, restored, route, options, dialect)
+        tools = await tool_runs.select_tools(call.caller, restored, route, options, dialect)
         # With the server's tools: `tool_choice` may name one of them.
         checked = await self._check.check(tools.request, route, ours=tools.names)
         tools = replace(tools, request=checked)

@@ -124,15 +124,21 @@ class ResponseWriter:
         record = prepared.record
         try:
             answer = await prepared.model.ask(prepared.model_request)
-            try:
-                body, response, lost = await _whole(prepared, answer)
-            finally:
-                if not answer.whole:
-                    await answer.aclose()
+            lost: list[str] = []
+            if type(answer) is WholeResponseStream and (plain := answer.plain) is not None:
+                body, response = _encode_plain(prepared, answer, plain), plain
+            else:
+                try:
+                    body, response, lost = await _whole(prepared, answer)
+                finally:
+                    if not answer.whole:
+                        await answer.aclose()
+                if is_empty(response):
+                    lost = [*lost, EMPTY_ANSWER]
+                for part in response.parts:
+                    if type(part) is ToolCall:
+                        record.note_call(part.name)
             record.note_answer(answer.upstream, response.reason, response.usage)
-            for part in response.parts:
-                if type(part) is ToolCall:
-                    record.note_call(part.name)
         finally:
             # Also of an answer that failed: the upstream is paid for it. Without open steps there is nothing to wait for.
             if record.tally.open_steps:
@@ -140,8 +146,8 @@ class ResponseWriter:
             else:
                 record.usage = record.tally.usage or record.usage
         headers: list[Header] = []
-        if prepared.request.warnings or answer.warnings or lost or is_empty(response):
-            headers = _headers(prepared, answer, *lost, *([EMPTY_ANSWER] if is_empty(response) else ()))
+        if prepared.request.warnings or answer.warnings or lost:
+            headers = _headers(prepared, answer, *lost)
         if response.usage is not None and response.usage.estimated:
             headers.append(ESTIMATED)
         return body, headers
@@ -303,19 +309,24 @@ async def _relayed(prepared: PreparedRequest, relayed: RelayedStream, late: list
         prepared.record.note_end(relay.reason, relay.usage)
 
 
+def _encode_plain(prepared: PreparedRequest, answer: WholeResponseStream, plain: ModelResponse) -> bytes:
+    """Encode a plain text, of which nothing can be lost: no events are made of it only to fold them again."""
+    request, metadata = prepared.request, prepared.metadata
+    if request.relay and answer.dialect == request.dialect:
+        return answer.plain_body
+    return prepared.codec.encode_response(plain, request, metadata)
+
+
 async def _whole(prepared: PreparedRequest, answer: ModelStream) -> tuple[bytes, ModelResponse, list[str]]:
     """Read the answer to its end and encode it; the last value warns of what the dialect cannot express."""
     request, metadata = prepared.request, prepared.metadata
     if request.relay and answer.dialect == request.dialect:
         relayable: RelayableStream = answer  # type: ignore[assignment]  # `dialect` is set on relayable streams only
-        body, response = relayable.relay_whole(metadata)
+        body, response = await relayable.relay_whole(metadata)
         if response.usage is None or response.usage.missing:
             usage = await estimate(request, response.parts, response.usage)
-            body, response = relayable.relay_whole(metadata, usage)
+            body, response = await relayable.relay_whole(metadata, usage)
         return body, response, []
-    # A plain text, of which nothing can be lost: no events are made of it only to fold them again.
-    if type(answer) is WholeResponseStream and (plain := answer.plain) is not None:
-        return prepared.codec.encode_response(plain, request, metadata), plain, []
     events: list[RunEvent] = []
     async for batch in run_events(answer):
         events += batch

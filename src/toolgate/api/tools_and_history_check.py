@@ -29,16 +29,22 @@ class ToolsAndHistoryValidator:
 
     async def check(self, request: ModelRequest, route: ModelRoute, ours: frozenset[str] | None = None) -> ModelRequest:
         """Return the request, ready for this route's model; `ours` are the server's tools, if they take part."""
-        if len(request.messages) > MAX_MESSAGES:
-            raise InvalidRequest(f"messages may hold at most {MAX_MESSAGES} messages.", param="messages")
         if request.tools:
             await self._check_tools(request.tools, route)
+        return self.check_history(request, route, ours)
+
+    def check_history(
+        self, request: ModelRequest, route: ModelRoute, ours: frozenset[str] | None = None
+    ) -> ModelRequest:
+        """Do the same for a request whose tools, if it has any, are checked already."""
+        if len(request.messages) > MAX_MESSAGES:
+            raise InvalidRequest(f"messages may hold at most {MAX_MESSAGES} messages.", param="messages")
         if request.tool_choice is not None:
             offered = {tool.name for tool in request.tools} | (ours or frozenset())
             for name in request.tool_choice.names:
                 if name not in offered:
                     raise InvalidRequest(f"tool_choice names {name!r}, which is not in tools.", param="tool_choice")
-        request = match_results(request, strict=route.strict, lenient=route.lenient, resumable=ours is not None)
+        request = match_results(request, route.strict, route.lenient, ours is not None)
         return route.with_defaults(request)
 
     async def _check_tools(self, tools: tuple[ToolDef, ...], route: ModelRoute) -> None:

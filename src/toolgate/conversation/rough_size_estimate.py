@@ -5,6 +5,7 @@ anything was counted; the tokenizer is in `upstreams/token_counting_offline.py`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from toolgate.conversation.message import Media, Part, Text, ToolCall, ToolResult
 from toolgate.conversation.request import ModelRequest
@@ -29,6 +30,21 @@ def is_request_larger(request: ModelRequest, characters: int) -> bool:
 def are_parts_larger(parts: Sequence[Part], characters: int) -> bool:
     """Return whether the parts of an answer have more than so many characters."""
     return sum([_PART + _characters(part) for part in parts]) > characters
+
+
+def is_json_larger(value: Any, characters: int) -> bool:
+    """Return whether decoded JSON has more than so many characters; stop counting once it does."""
+    size, left = 0, [value]
+    while left and size <= characters:
+        inner = left.pop()
+        size += _PART
+        if type(inner) is str:
+            size += len(inner)
+        elif type(inner) is list:
+            left += inner
+        elif type(inner) is dict:
+            left += inner.values()
+    return size > characters
 
 
 def rough_input_tokens(request: ModelRequest) -> int:

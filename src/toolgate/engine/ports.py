@@ -110,7 +110,7 @@ class RelayableStream(ModelStream, Protocol):
     def relay_stream(self, metadata: Any) -> RelayedStream:
         """Return the streamed answer as frames of its dialect."""
 
-    def relay_whole(self, metadata: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
+    async def relay_whole(self, metadata: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """Return the whole answer as a body of its dialect, and decoded; `usage` is used where it reports none."""
 
 

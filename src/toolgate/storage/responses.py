@@ -68,7 +68,9 @@ class ResponseStore:
         items = [(id, one.owner, one.id) for id in _output(one)]
 
         def write(db: SqlConnection) -> None:
-            input, body = msgspec.json.encode(one.input), msgspec.json.encode(one.body)
+            # Item by item, because a call of the encoder holds the interpreter until it returns.
+            input = b"[%b]" % b",".join([msgspec.json.encode(item) for item in one.input])
+            body = msgspec.json.encode(one.body)
             db.execute(_SAVE, (one.id, one.owner, one.previous, one.created, input, body, len(input) + len(body)))
             db.executemany(_SAVE_ITEM, items)
             for other in also:

@@ -5,6 +5,7 @@ How responses are read is in `http_responses.py`.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -20,9 +21,11 @@ from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter, in_tu
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer, adapt, check_choices
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
 from toolgate.upstreams.wrapped_streams import with_warning
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import encode, encode_in_steps
 
 OWN_HEADERS = {"content-type": "application/json", "user-agent": f"toolgate/{__version__}"}
+
+_MANY_CHARACTERS = 4 * 1024 * 1024  # of a request that is encoded in steps
 
 
 class UpstreamEndpoint(Struct, frozen=True):
@@ -75,7 +78,7 @@ class HttpModel:
             headers = {**headers, **request.headers}
         url = endpoint.base_url + codec.path(request)
         try:
-            response = await self._transport.post(url, headers, body, timeouts=endpoint.timeouts)
+            response = await self._transport.post(url, headers, body, endpoint.timeouts)
             try:
                 if not 200 <= response.status < 300:
                     raw = await response.read()
@@ -86,12 +89,16 @@ class HttpModel:
                 answer: ModelStream
                 if request.stream:
                     answer = await open_stream(endpoint.name, endpoint.dialect, sent, response, dropped, rewriter)
-                elif len(raw := await response.read()) > LARGE_BODY:
-                    answer = await run_in_thread(
-                        WholeResponseStream, endpoint.name, endpoint.dialect, sent, raw, dropped, rewriter
-                    )
                 else:
-                    answer = WholeResponseStream(endpoint.name, endpoint.dialect, sent, raw, dropped, rewriter)
+                    whole = response.take_whole()
+                    if whole is None:
+                        whole = await response.read()
+                    if len(whole) > LARGE_BODY:
+                        answer = await run_in_thread(
+                            WholeResponseStream, endpoint.name, endpoint.dialect, sent, whole, dropped, rewriter
+                        )
+                    else:
+                        answer = WholeResponseStream(endpoint.name, endpoint.dialect, sent, whole, dropped, rewriter)
             except BaseException:  # also a client that leaves: the upstream then stops generating
                 await response.aclose()
                 raise
@@ -120,7 +127,7 @@ class HttpModel:
         if request.dialect == dialect:  # sent unchanged, so that there is nothing to undo
             body, dropped = self._codec.encode_request(request, self._quirks)
             body["model"] = self._model
-            return request, encode(body), dropped, None
+            return request, _encode_body(request, body), dropped, None
         adapted = adapt(request, dialect, self._quirks)
         changed = substitute(adapted.request, dialect, self._quirks)
         body, dropped = self._codec.encode_request(changed.request, self._quirks)
@@ -129,4 +136,10 @@ class HttpModel:
         rewriters = changed.rewriters
         if adapted.originals:
             rewriters = (*rewriters, ToolNameRestorer(adapted.originals))
-        return changed.request, encode(body), dropped + adapted.dropped + changed.dropped, in_turn(rewriters)
+        warnings = dropped + adapted.dropped + changed.dropped
+        return changed.request, _encode_body(request, body), warnings, in_turn(rewriters)
+
+
+def _encode_body(request: ModelRequest, body: dict[str, Any]) -> bytes:
+    is_large = not request.small and is_request_larger(request, _MANY_CHARACTERS)
+    return encode_in_steps(body) if is_large else encode(body)

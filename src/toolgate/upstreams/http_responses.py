@@ -24,12 +24,15 @@ from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter
 from toolgate.upstreams.token_counting_offline import estimate
 from toolgate.upstreams.transport import UpstreamResponse
-from toolgate.wire.jsontext import decode_response_body, encode
+from toolgate.wire.jsontext import decode_response_body, encode, encode_in_steps
 from toolgate.wire.received_stream_frames import MAX_FRAME, EventFrameDecoder, ReceivedStreamFrame, check_size
 
 # One step of the event loop decodes at most this many bytes or frames, some milliseconds: then other requests are served.
 _SLICE_BYTES = 32 * 1024
 _MANY_FRAMES = 500
+# An answer with more bytes is encoded in steps; eight levels reach the arguments of the calls of a choice.
+_MANY_BYTES = 4 * 1024 * 1024
+_ANSWER_LEVELS = 8
 _DATA = attrgetter("data")
 _BLANKS = b"\xef\xbb\xbf \t\r\n"  # with a byte order mark
 
@@ -44,9 +47,11 @@ class WholeResponseStream:
         "_request",
         "_response",
         "_rewriter",
+        "_size",
         "dialect",
         "has_declared_names",
         "plain",
+        "plain_body",
         "reported",
         "upstream",
         "warnings",
@@ -74,7 +79,9 @@ class WholeResponseStream:
         # The response, if it is nothing but a text and its usage, in the very form of its dialect. Most responses are:
         # they are decoded in one step with their types, and a client of the same dialect gets the bytes that came.
         self.plain = dialect.decode_plain_answer(raw, relayed) if rewriter is None else None
+        self._size, self.plain_body = len(raw), b""
         if self.plain is not None:
+            self.plain_body = raw
             self._body, self._response, self.has_declared_names = None, self.plain, True
             self.reported = self.plain.usage
             return
@@ -113,11 +120,16 @@ class WholeResponseStream:
         events = unfold(self._response)
         yield self._rewriter.restore(events) if self._rewriter else events
 
-    def relay_whole(self, metadata: AnswerMetadata, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
+    async def relay_whole(self, metadata: AnswerMetadata, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """Return the body for a client of the same dialect, and the response; `usage` replaces what was reported."""
+        if self.plain is not None:
+            return self.plain_body, self.plain
+        if self._size > LARGE_BODY:
+            return await run_in_thread(self._relay, metadata, usage)
+        return self._relay(metadata, usage)
+
+    def _relay(self, metadata: AnswerMetadata, usage: Usage | None) -> tuple[bytes, ModelResponse]:
         response = self._response
-        if self.plain is not None and self._raw is not None:
-            return self._raw, response
         if usage is not None:
             response = replace(response, usage=usage)
         try:
@@ -125,7 +137,9 @@ class WholeResponseStream:
         except _WRONG_TYPE as error:
             raise _unreadable(error) from error
         # The codec returns the very object if it changed nothing: then the bytes that came are relayed unencoded.
-        return self._raw if self._raw is not None and body is self._body else encode(body), response
+        if self._raw is not None and body is self._body:
+            return self._raw, response
+        return (encode_in_steps(body, _ANSWER_LEVELS) if self._size > _MANY_BYTES else encode(body)), response
 
     async def aclose(self) -> None:
         """Do nothing: the response is read already."""

@@ -39,9 +39,9 @@ class WrappedStream:
         """Return the stream of frames of its dialect."""
         return self._answer.relay_stream(reply)
 
-    def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
+    async def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """Return the body in its dialect, and the response."""
-        return self._answer.relay_whole(reply, usage)
+        return await self._answer.relay_whole(reply, usage)
 
     async def aclose(self) -> None:
         """Close the stream."""
@@ -68,10 +68,10 @@ class WatchedStream(WrappedStream):
         """Return the stream of frames of its dialect."""
         return _WatchedRelay(self._answer.relay_stream(reply), self._end)
 
-    def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
+    async def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """Return the body in its dialect, and the response; the stream has then been read to its end."""
         try:
-            relayed = self._answer.relay_whole(reply, usage)
+            relayed = await self._answer.relay_whole(reply, usage)
         except BaseException as fault:
             self._end(fault)
             raise

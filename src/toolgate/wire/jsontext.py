@@ -37,8 +37,8 @@ _PIECES = frozenset(
 _BACKSLASH = ord("\\")  # a number is found in a seventh of the time that bytes take
 _SLICE_BYTES = 64 * 1024
 _MAX_LENIENT_BYTES = 1024 * 1024  # of invalid JSON for which the slower, lenient decoder is tried
-# All bytes but the named ones. To remove them at once and count the rest is faster than one `bytes.count` for each.
-_NOT_MARKS = bytes(set(range(256)) - set(b":[{"))
+_FEW_MARKS = 1_000
+_STEP_CHARACTERS = 1024 * 1024
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{33,}")
 _decode = msgspec.json.Decoder().decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -49,7 +49,6 @@ def decode_body(
     body: bytes,
     on_lone_surrogate: Callable[[], None] | None = None,
     tools: DecodedListCache | None = None,
-    *,
     max_depth: int = sys.maxsize,
 ) -> Any:
     """Decode a client's JSON; raise InvalidRequest with the place of the error.
@@ -67,7 +66,7 @@ def decode_body(
     if len(body) > _UNCHECKED_BYTES:
         keys = check_structure(body, max_depth)
     elif len(body) <= 2 * max_depth:  # too short to be nested too deeply
-        colons = body.count(b":")
+        colons = _count_mark(body, b":")
     else:
         colons, openings = _count_marks(body)
         if openings > max_depth and is_deeper(body, max_depth):
@@ -100,9 +99,13 @@ def decode_body(
 
 def _count_marks(text: bytes) -> tuple[int, int]:
     """Count the colons and the opening brackets of a JSON text, with those in its strings."""
-    marks = text.translate(None, _NOT_MARKS)
-    colons = marks.count(b":")
-    return colons, len(marks) - colons
+    return _count_mark(text, b":"), _count_mark(text, b"[") + _count_mark(text, b"{")
+
+
+def _count_mark(text: bytes, mark: bytes) -> int:
+    # `replace` finds few of them in a fraction of the time that `count` takes, and many in several times as much.
+    few = len(text) - len(text.replace(mark, b"", _FEW_MARKS))
+    return few if few < _FEW_MARKS else text.count(mark)
 
 
 def _may_repeat_keys(text: bytes, colons: int, value: Any) -> bool:
@@ -110,7 +113,7 @@ def _may_repeat_keys(text: bytes, colons: int, value: Any) -> bool:
 
     A repeated key is encoded once, so a colon is missing, unless an escaped colon appears in its place.
     """
-    if _encode(value).count(b":") != colons:
+    if _count_mark(_encode(value), b":") != colons:
         return True
     return _BACKSLASH in text and b"\\u003a" in text.lower()
 
@@ -248,6 +251,23 @@ def encode(value: Any) -> bytes:
         return _encode(value)
     except UnicodeEncodeError:
         return _encode(repair_surrogates(value))
+
+
+def encode_in_steps(value: Any, levels: int = 4) -> bytes:
+    """Encode as `encode` does, the members of the outer `levels` one by one, and long texts in slices; in a thread.
+
+    A call of the encoder holds the interpreter until it returns: for 70 ms where it escapes most of 25 MiB, which may be
+    what a request continues and its own body. Four levels reach the parts of the messages of a request.
+    """
+    if type(value) is str and len(value) > _STEP_CHARACTERS:
+        starts = range(0, len(value), _STEP_CHARACTERS)
+        return b'"%b"' % b"".join([encode(value[start : start + _STEP_CHARACTERS])[1:-1] for start in starts])
+    if levels and type(value) is list:
+        return b"[%b]" % b",".join([encode_in_steps(inner, levels - 1) for inner in value])
+    if levels and type(value) is dict:
+        members = [b"%b:%b" % (encode(name), encode_in_steps(inner, levels - 1)) for name, inner in value.items()]
+        return b"{%b}" % b",".join(members)
+    return encode(value)
 
 
 def decode(text: bytes | str) -> Any:

@@ -464,16 +464,16 @@ async def refusal(server: WebSocketServer) -> tuple[int, str]:
 async def test_a_full_memory_drops_the_response_that_was_not_used_for_the_longest() -> None:
     unstored = UnstoredResponses(max_bytes=40, max_bytes_each=30)
     memory, other = WebSocketUnstoredResponses(unstored), WebSocketUnstoredResponses(unstored)
-    memory.keep("a", "r1", ["x" * 10])
-    other.keep("a", "r2", ["y" * 10])
+    await memory.keep("a", "r1", ["x" * 10])
+    await other.keep("a", "r2", ["y" * 10])
     assert await memory.recall("r1") == ["x" * 10]
-    memory.keep("b", "r3", ["z" * 10])
+    await memory.keep("b", "r3", ["z" * 10])
     assert (await memory.recall("r1"), await other.recall("r2"), await memory.recall("r3")) == (
         ["x" * 10],
         None,
         ["z" * 10],
     )
-    memory.keep("a", "r4", ["w" * 40])
+    await memory.keep("a", "r4", ["w" * 40])
     assert (await memory.recall("r1"), await memory.recall("r4"), unstored.size) == (None, None, 14)
     memory.clear()
     other.clear()

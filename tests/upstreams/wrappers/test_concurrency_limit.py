@@ -67,7 +67,7 @@ async def test_a_relayed_answer_holds_its_slot_until_its_last_frame_and_a_whole_
     assert limited.busy == 1
     assert [frame async for frame in frames] == [b"two"]
     assert limited.busy == 0
-    relayable(await limited.ask(REQUEST)).relay_whole("reply")
+    await relayable(await limited.ask(REQUEST)).relay_whole("reply")
     assert limited.busy == 0
 
 

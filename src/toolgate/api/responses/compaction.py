@@ -64,8 +64,9 @@ def compact(items: Sequence[Any], place: int, answer: bytes, created: int) -> di
         [
             part["text"]
             for item in response["output"]
-            for part in item.get("content") or ()
-            if part.get("type") == "output_text"
+            if type(parts := item.get("content")) is list
+            for part in parts
+            if type(part) is dict and part.get("type") == "output_text" and type(part.get("text")) is str
         ]
     )
     if not summary.strip():

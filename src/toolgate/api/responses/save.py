@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.api.responses.item_normalization import with_ids
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
 from toolgate.wire.jsontext import decode
@@ -61,6 +62,11 @@ def last_response(chunk: bytes) -> dict[str, Any] | None:
     return None
 
 
+async def large_last_response(chunk: bytes) -> dict[str, Any] | None:
+    """Return the same; that of a large chunk is decoded in a thread."""
+    return last_response(chunk) if len(chunk) <= LARGE_BODY else await run_in_thread(last_response, chunk)
+
+
 class FinishedResponseSaver:
     """Saves the response of one turn, and then calls `on_saved`: the next turn may come (`AnswerRecorder`)."""
 
@@ -81,12 +87,12 @@ class FinishedResponseSaver:
 
     async def before_chunk(self, chunk: bytes) -> None:
         """Save the response if these frames complete it."""
-        response = last_response(chunk)
+        response = await large_last_response(chunk)
         if response is not None:
             await self.save(response)
 
     async def before_whole(self, body: bytes) -> None:
-        await self.save(decode(body))
+        await self.save(decode(body) if len(body) <= LARGE_BODY else await run_in_thread(decode, body))
 
     async def save(self, response: dict[str, Any], *also: Write) -> None:
         """Save the response, unless the client does not want it stored, and append its items to its conversation."""

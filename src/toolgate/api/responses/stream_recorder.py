@@ -21,6 +21,7 @@ from toolgate.api.responses.save import FinishedResponseSaver, last_response
 from toolgate.change_notifications.notifier import wait_for
 from toolgate.conversation.errors import GatewayOverloaded, ToolgateError
 from toolgate.dialects.dialect import WARNING_COMMENT
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.http.exchange import Header
 from toolgate.storage.runs import ENDS, End, RunLeaseLost, RunStore, StoredRun
 from toolgate.storage.streams import StreamStore
@@ -51,6 +52,11 @@ class WriteClaim(Struct, frozen=True):
     async def set_waiting(self, waiting: bool) -> None:
         """Store whether the run waits for an approval."""
         await self.runs.set_waiting(self.run.id, self.run.token, waiting)
+
+
+def _ends(frames: Sequence[bytes], chunk: bytes) -> tuple[dict[int, Any], dict[str, Any] | None]:
+    """Return the items that these frames of a chunk finish, by index, and the response if they end it."""
+    return dict(items_done(frames)), last_response(chunk)
 
 
 class StreamRecorder:
@@ -148,15 +154,17 @@ class StreamRecorder:
         frames = [frame + _END for frame in chunk.split(_END) if frame and not frame.startswith(_NOT_EVENTS)]
         if not frames or self.ended:
             return
+        # First, so that nothing below happens in two parts: a large chunk is decoded in a thread.
+        done, response = _ends(frames, chunk) if len(chunk) <= LARGE_BODY else await run_in_thread(_ends, frames, chunk)
+        if self.ended:  # closed meanwhile
+            return
         # Behind the name of the event, by which frames are found: "event: …\n: toolgate-warning: …\ndata: …\n\n".
         if self._warnings:
             name, line_end, rest = frames[0].partition(b"\n")
             frames[0] = name + line_end + self._warnings + rest
             self._warnings = b""
         self.started = True
-        done = dict(items_done(frames))
         self._items |= done
-        response = last_response(chunk)
         if response is not None:
             if response["status"] == "failed" and self._storage_failed():
                 self._lost = True

@@ -9,7 +9,9 @@ import asyncio
 from collections import OrderedDict
 from typing import Any
 
-from toolgate.wire.jsontext import decode, encode
+from toolgate.conversation.rough_size_estimate import is_json_larger
+from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
+from toolgate.wire.jsontext import decode, encode, encode_in_steps
 
 MIB = 1024 * 1024
 _SMALL = MIB // 4  # decoding more than this in the event loop would delay other requests
@@ -54,12 +56,14 @@ class WebSocketUnstoredResponses:
         self._store = store
         self._last: dict[str | None, str] = {}
 
-    def keep(self, lane: str | None, id: str, items: list[Any]) -> None:
-        """Keep a response in place of the lane's last."""
+    async def keep(self, lane: str | None, id: str, items: list[Any]) -> None:
+        """Keep a response in place of the lane's last; many items are encoded in a thread."""
+        large = is_json_larger(items, LARGE_BODY)
+        encoded = await run_in_thread(encode_in_steps, items) if large else encode(items)
         # Each holds the whole conversation so far: to keep all of a lane would grow with the square of its length.
         self.forget(self._last.get(lane))
         self._last[lane] = id
-        self._store.put(self, id, encode(items))
+        self._store.put(self, id, encoded)
 
     async def recall(self, id: Any) -> list[Any] | None:
         """Return all items up to the end of a response, or None if it is not kept; many are decoded in a thread."""

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.api.response_writer import AnswerRecorder
-from toolgate.api.responses.save import ContinuedRequest, last_response
+from toolgate.api.responses.save import ContinuedRequest, large_last_response
 from toolgate.api.responses.unstored import WebSocketUnstoredResponses
 from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.events import StepEnd, StepEvent, StepStart, Usage
@@ -77,11 +77,11 @@ class InMemoryResponseRecorder:
         """Keep the response if these frames complete it."""
         if self._also is not None:
             await self._also.before_chunk(chunk)
-        response = last_response(chunk)
+        response = await large_last_response(chunk)
         if response is not None and response.get("status") in _CONTINUABLE:
             turn, output = self._turn, response.get("output")
             sent = output if type(output) is list else []
-            self._lane.memory.keep(self._lane.name, response["id"], [*turn.past, *turn.new_items, *sent])
+            await self._lane.memory.keep(self._lane.name, response["id"], [*turn.past, *turn.new_items, *sent])
 
     async def before_whole(self, body: bytes) -> None:
         """Fail: nothing is sent whole on a socket."""

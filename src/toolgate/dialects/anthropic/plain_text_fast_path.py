@@ -61,9 +61,8 @@ def decode_plain_answer(raw: bytes, relayed: bool) -> ModelResponse | None:
     # `relay.py` also removes nulls from usage, which SDKs do not expect in counts.
     if relayed and (None in counts.values() or any(type(counts.get(name)) is not int for name in _COUNTS)):
         return None
-    usage = read_usage(counts)
-    if usage is None or usage.missing:
+    usage, text = read_usage(counts), answer.content[0].text
+    # A blank text is an empty answer, which is looked at elsewhere.
+    if usage is None or usage.missing or text.isspace():
         return None
-    return ModelResponse(
-        (Text(answer.content[0].text),), read_reason(answer.stop_reason), usage, answer.id, answer.model
-    )
+    return ModelResponse((Text(text),), read_reason(answer.stop_reason), usage, answer.id, answer.model)

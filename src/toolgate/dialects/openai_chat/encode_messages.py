@@ -32,20 +32,21 @@ _PICTURE_NOTE = "[The assistant made the following picture.]"
 _EMPTY_ANSWER: Mapping[str, Any] = {"role": "assistant", "content": ""}
 
 
-def encode_messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -> Iterator[dict[str, Any]]:
+def encode_messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -> list[dict[str, Any]]:
     """Encode all messages; what this dialect cannot express is added to `dropped`.
 
     Most upstreams take only text in messages of tools and of the assistant, so media follow as the user's, behind all
     results of the turn. A Chat client's own messages of the assistant are sent as they are.
     """
+    encoded: list[dict[str, Any]] = []
     attached: list[Text | Media] = []
     same_dialect = request.dialect == NAME
     for message in request.messages:
         if message.role == "tool":
-            yield from _results(message, quirks, attached, same_dialect)
+            encoded += _results(message, quirks, attached, same_dialect)
             continue
         if attached:
-            yield {"role": "user", "content": _content(tuple(attached), dropped)}
+            encoded.append({"role": "user", "content": _content(tuple(attached), dropped)})
             attached = []
         if message.role == "assistant" and not same_dialect:
             pictures = [part for part in message.parts if isinstance(part, Media)]
@@ -53,19 +54,20 @@ def encode_messages(request: ModelRequest, quirks: Quirks, dropped: list[str]) -
                 attached += [Text(_PICTURE_NOTE), *pictures]
                 message = replace(message, parts=tuple([part for part in message.parts if part not in pictures]))
         if message.role == "user" and not message.extra and len(message.parts) == 1:
-            yield {"role": "user", "content": _content(message.parts, dropped)}  # most messages
+            encoded.append({"role": "user", "content": _content(message.parts, dropped)})  # most messages
             continue
         own = dict(message.extra.get(NAME, {}))
         if message.role != "assistant":
             role = quirks.system_role if message.role == "system" else "user"
-            yield {"role": role, "content": _content(message.parts, dropped), **own}
+            encoded.append({"role": role, "content": _content(message.parts, dropped), **own})
             continue
         answer = _assistant(message.parts, quirks, dropped) | own
         if answer == _EMPTY_ANSWER and message.parts and all(isinstance(part, Opaque) for part in message.parts):
             continue  # only another dialect understands this answer, and servers reject an empty one
-        yield answer
+        encoded.append(answer)
     if attached:
-        yield {"role": "user", "content": _content(tuple(attached), dropped)}
+        encoded.append({"role": "user", "content": _content(tuple(attached), dropped)})
+    return encoded
 
 
 def _content(parts: tuple[Part, ...], dropped: list[str]) -> str | list[dict[str, Any]]:

@@ -11,15 +11,16 @@ import msgspec
 from msgspec import Meta, Struct
 
 from toolgate.conversation import call_ids
-from toolgate.conversation.events import ModelResponse
+from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.json_depth import is_too_deep
 from toolgate.conversation.message import Text
-from toolgate.dialects.openai_chat.shared_codec import read_usage
+from toolgate.wire.fields import MAX_TOKENS
 
 # A larger answer may have so many keys, values or digits that decoding takes long: its structure is checked first.
 MAX_BYTES = 64 * 1024
 
 _NonEmpty: TypeAlias = Annotated[str, Meta(min_length=1)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 # Types of fields that many servers always send, mostly empty. A value in one of them needs the complete decoder.
 _NoText: TypeAlias = Literal["", None]
 _NoItems: TypeAlias = Annotated[list[Any], Meta(max_length=0)] | None
@@ -47,6 +48,26 @@ class _Choice(Struct):
     logprobs: None = None
 
 
+class _InputDetails(Struct):
+    cached_tokens: _Count | None = None
+    cache_write_tokens: _Count | None = None
+    cache_creation_tokens: _Count | None = None
+
+
+class _OutputDetails(Struct):
+    reasoning_tokens: _Count | None = None
+
+
+class _Usage(Struct):
+    """Both token counts, and their details under the names that `read_usage` knows."""
+
+    prompt_tokens: _Count
+    completion_tokens: _Count
+    prompt_tokens_details: _InputDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+    prompt_cache_hit_tokens: _Count | None = None
+
+
 class _Answer(Struct):
     """An answer with all fields that clients read; those with the value None would say more than its text."""
 
@@ -55,7 +76,7 @@ class _Answer(Struct):
     created: Annotated[int, Meta(ge=1)]
     model: _NonEmpty
     choices: tuple[_Choice]
-    usage: dict[str, Any]
+    usage: _Usage
     error: None = None
     x_groq: None = None
     citations: None = None
@@ -88,6 +109,8 @@ class ChatCompletionTextChunk(Struct):
     search_results: None = None
 
 
+_NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS = _InputDetails(), _OutputDetails()
+
 # Built once, because a decoder compiles its type.
 _decode = msgspec.json.Decoder(_Answer).decode
 _decode_chunk = msgspec.json.Decoder(ChatCompletionTextChunk).decode
@@ -104,10 +127,21 @@ def decode_plain_answer(raw: bytes, relayed: bool) -> ModelResponse | None:
         answer = _decode(str(raw, "utf-8"))  # fields that are skipped are checked to be UTF-8 as well
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    usage = read_usage(answer.usage)
-    if usage is None or usage.missing:
+    choice, counts = answer.choices[0], answer.usage
+    if choice.message.content.isspace():  # an empty answer, which is looked at elsewhere
         return None
-    choice = answer.choices[0]
+    input, output = counts.prompt_tokens_details, counts.completion_tokens_details
+    if input is None and output is None and counts.prompt_cache_hit_tokens is None:
+        usage = Usage(counts.prompt_tokens, counts.completion_tokens)
+    else:
+        input, output = input or _NO_INPUT_DETAILS, output or _NO_OUTPUT_DETAILS
+        usage = Usage(
+            counts.prompt_tokens,
+            counts.completion_tokens,
+            input.cached_tokens or counts.prompt_cache_hit_tokens or 0,
+            input.cache_write_tokens or input.cache_creation_tokens or 0,
+            output.reasoning_tokens or 0,
+        )
     return ModelResponse((Text(choice.message.content),), choice.finish_reason, usage, answer.id, answer.model)
 
 

@@ -113,9 +113,8 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes) -> Upstre
 def encode_request(request: ModelRequest, quirks: Quirks) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Encode the body to post, and list what this dialect cannot express."""
     dropped: list[str] = []
-    body: dict[str, Any] = {"model": request.model}
-    body["messages"] = list(encode_messages(request, quirks, dropped))
-    tools, lost = _write_tools(request.tools) if request.tools else ([], ())
+    body: dict[str, Any] = {"model": request.model, "messages": encode_messages(request, quirks, dropped)}
+    tools, lost = _write_tools(request.tools) if request.tools else (None, ())
     if tools:
         body |= {"tools": tools, **_choice(request.tool_choice, request.tools)}
     elif request.tool_choice is not None and request.tool_choice.mode == "required":

@@ -73,8 +73,9 @@ class ResponsesStreamRelay:
         for item in self._items.items:
             text, value = "".join(item.fragments), item.value
             if not text:  # the item came without deltas
-                inner = [*(value.get("content") or ()), *(value.get("summary") or ())]
-                texts = [part.get("text") or part.get("refusal") for part in inner if type(part) is dict]
+                lists = [one for name in ("content", "summary") if type(one := value.get(name)) is list]
+                inner = [part for one in lists for part in one if type(part) is dict]
+                texts = [part.get("text") or part.get("refusal") for part in inner]
                 text = "".join(map(arguments_text, [*texts, value.get("arguments"), value.get("input")]))
             if item.kind in CALLS:
                 parts.append(ToolCall("", arguments_text(item.value.get("name")), text))

@@ -54,7 +54,7 @@ from toolgate.dialects.openai_responses.response_object import (
     write_item,
 )
 from toolgate.dialects.openai_responses.shared_codec import NAME, call_item_id, new_item_id, write_reason, write_usage
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import encode, encode_in_steps
 
 __all__ = ["decode_request", "encode_error", "encode_response", "encode_warning", "encoder", "reply_id"]
 
@@ -100,6 +100,10 @@ def encode_response(response: ModelResponse, request: ModelRequest, metadata: An
 def encode_error(error: ToolgateError, request_id: str = "") -> bytes:
     """Encode the body of an error response."""
     return encode({"error": error_object(error)})
+
+
+# Characters; a call of the JSON encoder holds the interpreter until it returns.
+_LONG_TEXT = 1024 * 1024
 
 
 class _Item(Struct):
@@ -267,21 +271,22 @@ class ResponsesStreamEncoder:
         event = self._writer.event
         match part:
             case Text() | RefusalPart():
-                place, text = item.place + b',"content_index":0', encode(part.text)
+                place, text = item.place + b',"content_index":0', encode_in_steps(part.text)
                 if isinstance(part, RefusalPart):
                     done = event("response.refusal.done", b'%b,"refusal":%b' % (place, text))
                 else:
                     logprobs = encode(part.logprobs)
                     done = event("response.output_text.done", b'%b,"text":%b,"logprobs":%b' % (place, text, logprobs))
-                return done + event("response.content_part.done", place + b',"part":' + encode(write_content(part)))
+                content = _encode_item(write_content(part), part.text)
+                return done + event("response.content_part.done", place + b',"part":' + content)
             case Reasoning() if item.sent:
-                place, text = item.place + b',"summary_index":0', encode(part.text)
+                place, text = item.place + b',"summary_index":0', encode_in_steps(part.text)
                 done = event("response.reasoning_summary_text.done", b'%b,"text":%b' % (place, text))
                 whole = b'"part":{"type":"summary_text","text":%b}' % text
                 return done + event("response.reasoning_summary_part.done", place + b"," + whole)
             case ToolCall(complete=True):
                 field = b"input" if part.freeform and part.executor == "client" else b"arguments"
-                fields = b'%b,"%b":%b' % (item.place, field, encode(part.arguments))
+                fields = b'%b,"%b":%b' % (item.place, field, encode_in_steps(part.arguments))
                 return event(f"response.{_argument_event(part)}.done", fields)
             case _:
                 return b""
@@ -294,7 +299,9 @@ class ResponsesStreamEncoder:
         return self._close_item(item, write_item(item.part, item.id, _status(item.part, cut), self._spaces))
 
     def _close_item(self, item: _Item, value: dict[str, Any]) -> bytes:
-        written = self._output[item.index] = encode(value)
+        part = item.part
+        text = part.arguments if isinstance(part, ToolCall) else getattr(part, "text", "")
+        written = self._output[item.index] = _encode_item(value, text)
         return self._writer.event("response.output_item.done", b'"output_index":%d,"item":%b' % (item.index, written))
 
     def _close_run(self, item: _Item, result: ToolResult | None) -> bytes:
@@ -324,6 +331,11 @@ def _resumed_item(part: Part, item: ItemSentBeforeCrash) -> _Item:
 def _is_item(part: Part) -> bool:
     """Return whether a part is an output item: a result belongs to its call, and other dialects' parts are left out."""
     return not isinstance(part, ToolResult) and not (isinstance(part, Opaque) and part.dialect != NAME)
+
+
+def _encode_item(value: dict[str, Any], text: str) -> bytes:
+    """Encode an item, or a part of one, which has this text; one with a long text in steps."""
+    return encode_in_steps(value) if len(text) > _LONG_TEXT else encode(value)
 
 
 def _status(part: Part, cut: bool) -> str:

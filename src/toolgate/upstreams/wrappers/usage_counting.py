@@ -126,9 +126,9 @@ class _CountedStream(WrappedStream):
         self._step.relay = relayed.relay
         return relayed
 
-    def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
+    async def relay_whole(self, reply: Any, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """Return the body in its dialect, and the response."""
-        body, response = self._answer.relay_whole(reply, usage)
+        body, response = await self._answer.relay_whole(reply, usage)
         if response.usage is not None and not response.usage.missing:
             self._step.close(response.usage)
         return body, response
