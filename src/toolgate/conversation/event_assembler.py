@@ -10,7 +10,7 @@ when a later part waits for it to be complete.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from toolgate.conversation.arguments import ArgumentTextNormalizer, is_object, normalize_arguments
@@ -135,9 +135,9 @@ class _OpenCall:
 
 # Parts of an answer: each takes time when a whole answer is encoded, and no model makes so many.
 MAX_PARTS = 8192
-# Characters of texts, thoughts and arguments that an answer may have, as many as a whole answer may have bytes: clients
-# of some dialects get all of it several times over at the end of a stream.
-MAX_CONTENT = 16 * 1024 * 1024
+# Characters of texts, thoughts and arguments that an answer may have, several times what any model writes. To decode or
+# encode so many that JSON escapes is one call of C code that holds the interpreter for less than 50 ms.
+MAX_CONTENT = 6 * 1024 * 1024
 MAX_NAME = 1024
 _SHORT = 1024  # characters of arguments that cost little to parse again with every fragment
 
@@ -146,6 +146,17 @@ def check_name_length(name: str) -> None:
     """Raise InvalidUpstreamAnswer for a tool name that grows without end."""
     if len(name) > MAX_NAME:
         raise InvalidUpstreamAnswer(f"The upstream called a tool whose name is longer than {MAX_NAME} characters.")
+
+
+def check_content_length(parts: Iterable[Part]) -> None:
+    """Raise InvalidUpstreamAnswer for an answer that came whole and is longer than a streamed one may be."""
+    texts = [part.arguments if isinstance(part, ToolCall) else getattr(part, "text", "") for part in parts]
+    if sum(map(len, texts)) > MAX_CONTENT:
+        raise _too_long()
+
+
+def _too_long() -> InvalidUpstreamAnswer:
+    return InvalidUpstreamAnswer(f"The upstream's answer has more than {MAX_CONTENT} characters.")
 
 
 _P = TypeVar("_P", bound="_OpenText | _OpenCall | Part")
@@ -337,7 +348,7 @@ class EventAssembler:
     def _count(self, fragment: str) -> None:
         self._content += len(fragment)
         if self._content > MAX_CONTENT:
-            raise InvalidUpstreamAnswer(f"The upstream's answer has more than {MAX_CONTENT} characters.")
+            raise _too_long()
 
     def _emit_arguments(self, call: _OpenCall) -> None:
         if call.started and (text := call.take()):

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from msgspec.structs import replace
 
 from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamError
+from toolgate.conversation.event_assembler import MAX_CONTENT, check_content_length
 from toolgate.conversation.events import ModelResponse, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.message import ToolCall
@@ -98,6 +99,8 @@ class WholeResponseStream:
         # A response that cannot be used may have cost tokens, which are charged nevertheless.
         try:
             self._response = self._codec.decode_response(self._body, request)
+            if len(raw) > MAX_CONTENT:
+                check_content_length(self._response.parts)
         except UpstreamError as fault:
             fault.usage = self._codec.usage_of(self._body)
             raise

@@ -8,7 +8,7 @@ from toolgate.conversation.message import Text
 
 
 async def play(gateway: Gateway) -> None:
-    gateway.play(streamed("anthropic", Text('"' * 16_000), times=size(200, 420)))
+    gateway.play(streamed("anthropic", Text('"' * 16_000), times=size(200, 390)))
     id = (await gateway.ask("openai_responses", "anthropic", background=True)).json["id"]
     while (await gateway.get(f"/v1/responses/{id}")).json["status"] != "completed":  # noqa: ASYNC110
         await asyncio.sleep(0.05)

@@ -6,5 +6,5 @@ from toolgate.conversation.message import Text
 
 
 async def play(gateway: Gateway) -> None:
-    gateway.play(streamed("anthropic", Text('"' * 16_000), times=size(160, 330)))
+    gateway.play(streamed("anthropic", Text('"' * 16_000), times=size(160, 390)))
     assert (await gateway.ask("openai_responses", "anthropic", stream=True)).status == 200

@@ -9,5 +9,5 @@ VARIANTS = PAIRS
 
 async def play(gateway: Gateway, pair: str) -> None:
     client, upstream = pair.split("-")
-    gateway.play(streamed(upstream, Text("word " * size(600_000, 1_600_000))))
+    gateway.play(streamed(upstream, Text("word " * size(600_000, 1_250_000))))
     assert (await gateway.ask(client, upstream, stream=True)).status == 200

@@ -9,5 +9,5 @@ VARIANTS = PAIRS
 
 async def play(gateway: Gateway, pair: str) -> None:
     client, upstream = pair.split("-")
-    gateway.play(whole(upstream, Text("word " * size(1_000_000, 3_300_000))))
+    gateway.play(whole(upstream, Text("word " * size(1_000_000, 1_250_000))))
     await gateway.ask(client, upstream)

@@ -3,7 +3,7 @@
 from tests.laws.gateway import Gateway, Served
 
 VARIANTS = ("word", "words", "signs")
-TEXTS = {"word": "x" * 8_000_000, "words": "some word " * 800_000, "signs": "!?" * 4_000_000}
+TEXTS = {"word": "x" * 6_000_000, "words": "some word " * 600_000, "signs": "!?" * 3_000_000}
 
 
 async def play(gateway: Gateway, kind: str) -> None:
