@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from toolgate.conversation.history_digest import HistoryDigest
+from toolgate.conversation import history_digest
+from toolgate.conversation.history_digest import HistoryDigest, normalize_text, remove_whitespace
 from toolgate.conversation.message import Media, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 
 HI = Message("user", (Text("Hi"),))
@@ -56,3 +59,11 @@ def test_the_same_meaning_has_the_same_digest(one: list[Message], other: list[Me
 )
 def test_another_meaning_has_another_digest(one: list[Message], other: list[Message]) -> None:
     assert digest(one) != digest(other)
+
+
+@given(st.text(st.sampled_from(" \t\n\r\x0b\u2028ae\u0301"), max_size=60))
+def test_a_text_is_normalized_the_same_in_slices(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history_digest, "_SLICE", 3)
+        in_slices = normalize_text(text), remove_whitespace(text)
+    assert in_slices == (normalize_text(text), remove_whitespace(text))

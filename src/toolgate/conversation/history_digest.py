@@ -11,16 +11,27 @@ from typing import Any
 
 from toolgate.conversation.message import Media, Message, RefusalPart, Text, ToolCall, ToolResult
 
+# Characters that are split at once: to split millions of line ends in one call would hold the interpreter too long.
+_SLICE = 256 * 1024
+
 
 def normalize_text(text: str) -> str:
     """Normalize line ends, trailing blanks and Unicode composition; indentation stays."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return unicodedata.normalize("NFC", "\n".join([line.rstrip() for line in lines]).strip())
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    slices: list[str] = []
+    start = 0
+    while start <= len(text):
+        end = text.find("\n", start + _SLICE)
+        end = len(text) if end < 0 else end
+        slices.append("\n".join([line.rstrip() for line in text[start:end].split("\n")]))
+        start = end + 1
+    return unicodedata.normalize("NFC", "\n".join(slices).strip())
 
 
 def remove_whitespace(text: str) -> str:
     """Return the normalized text without any blanks."""
-    return "".join(normalize_text(text).split())
+    text = normalize_text(text)
+    return "".join(["".join(text[start : start + _SLICE].split()) for start in range(0, len(text), _SLICE)])
 
 
 def canonical_arguments(call: ToolCall) -> str:

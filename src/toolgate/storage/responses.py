@@ -158,6 +158,8 @@ class ResponseStore:
         return await self._database.change(forget)
 
 
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
 _SAVE = """
 INSERT INTO responses (id, owner, previous, created, input, body, bytes) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, previous = excluded.previous, created = excluded.created,
@@ -194,8 +196,8 @@ def _load_rows(db: SqlConnection, owner: str, ids: Sequence[str]) -> dict[str, S
     for some in batches(ids, 100):
         for row in db.execute(_SELECT % placeholders(some), (owner, *some)).fetchall():
             id, owner, previous, created, input, body = row
-            decoded = msgspec.json.decode(input), msgspec.json.decode(body)
-            found[id] = StoredResponse(id, owner, previous, created, *decoded)
+            items = [msgspec.json.decode(item) for item in _decode_items(input)]  # as they are encoded
+            found[id] = StoredResponse(id, owner, previous, created, items, msgspec.json.decode(body))
     return found
 
 

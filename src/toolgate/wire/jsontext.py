@@ -42,6 +42,7 @@ _STEP_CHARACTERS = 1024 * 1024
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{33,}")
 _decode = msgspec.json.Decoder().decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -268,6 +269,15 @@ def encode_in_steps(value: Any, levels: int = 4) -> bytes:
         members = [b"%b:%b" % (encode(name), encode_in_steps(inner, levels - 1)) for name, inner in value.items()]
         return b"{%b}" % b",".join(members)
     return encode(value)
+
+
+def decode_in_steps(text: bytes) -> Any:
+    """Decode as `decode` does, the members of large lists and objects one by one; in a thread."""
+    if len(text) > _STEP_CHARACTERS and text.startswith(b"["):
+        return [decode_in_steps(bytes(inner)) for inner in _decode_items(text)]
+    if len(text) > _STEP_CHARACTERS and text.startswith(b"{"):
+        return {name: decode_in_steps(bytes(inner)) for name, inner in _decode_fields(text).items()}
+    return decode(text)
 
 
 def decode(text: bytes | str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from toolgate.api.response_writer import ResponseSink
 from toolgate.api.responses.save import ContinuedRequest
@@ -16,9 +17,10 @@ from toolgate.auth.authenticator import Caller
 from toolgate.http.exchange import Header
 from toolgate.limits.local_budgets import BudgetReservation
 from toolgate.telemetry.request_log import RequestRecord
-from toolgate.wire.jsontext import encode
+from toolgate.wire.jsontext import decode_in_steps, encode_in_steps
 
 _OWN_PREFIX = b"x-toolgate-"  # choices of tools, sessions and windows
+_LEVELS = 6  # of a stored request, down to the texts of the parts of its items
 
 
 class BackgroundRequest(Struct, frozen=True):
@@ -74,13 +76,13 @@ def headers_by_name(headers: Iterable[tuple[str, str]]) -> dict[bytes, bytes]:
 
 
 def encode_request(request: BackgroundRequest) -> bytes:
-    """Return the request as it is stored."""
-    return encode(request)
+    """Return the request as it is stored: in steps, because a call of the encoder holds the interpreter."""
+    return encode_in_steps({**asdict(request), "turn": asdict(request.turn)}, _LEVELS)
 
 
 def decode_request(stored: bytes) -> BackgroundRequest:
     """Return a stored request."""
-    return msgspec.json.decode(stored, type=BackgroundRequest)
+    return msgspec.convert(decode_in_steps(stored), BackgroundRequest)
 
 
 def failure(message: str, code: str = "server_error") -> dict[str, Any]:
