@@ -248,7 +248,10 @@ class LeasedRunScheduler:
             held = {one.id: one for one in await self.store.renew(tuple(attempts))}
             for id, attempt in attempts.items():
                 if id not in held or held[id].token != attempt.run.token:
-                    attempt.lose()
+                    # One that has stored its end is not lost, even if it does not know of that: its commit may not have
+                    # been confirmed. If it were interrupted now, its usage might never be charged.
+                    if not await self.store.has_ended(attempt.run):
+                        attempt.lose()
                 elif held[id].cancel:
                     attempt.cancel()
         for abandoned in await self.store.take_abandoned():

@@ -219,6 +219,11 @@ class RunStore:
 
         await self._database.change(write)
 
+    async def has_ended(self, run: StoredRun) -> bool:
+        """Return whether the run has ended under this very claim."""
+        known = await self.load(run.id)
+        return known is not None and known.is_over and known.token == run.token
+
     async def renew(self, ids: Sequence[str]) -> list[RunLease]:
         """Renew the leases of these runs, and return those that this node still has."""
         until = self._clock() + self.lease_seconds

@@ -17,6 +17,7 @@ from tests.laws.test_ledger import PER_TOKEN, spent_of, used_of
 from tests.stage import Player, gateway_config, upstream_config
 from tests.tools.execution.toolwork import TRUSTING, Oracle, Source, Work, call, soon
 from toolgate.api.responses import stream_recorder
+from toolgate.api.responses.stream_recorder import WriteClaim
 from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import KeySettings, Secret
 from toolgate.config.settings import DurableRunSettings, KeyBudgetSettings
@@ -25,7 +26,7 @@ from toolgate.conversation.events import ModelResponse, Usage
 from toolgate.conversation.message import Reasoning, Text
 from toolgate.http.listener import listening
 from toolgate.runs import dbos_executor
-from toolgate.runs.scheduler import RunAttempt
+from toolgate.runs.scheduler import LeasedRunScheduler, RunAttempt
 from toolgate.storage.database import CommitUncertain
 from toolgate.storage.responses import ResponseStore, StoredResponse
 from toolgate.storage.sql_engine import unavailable
@@ -98,6 +99,12 @@ async def ended(work: Work, id: str) -> tuple[str, str]:
     response = await soon(over)
     parts = [part for item in response["output"] for part in item.get("content") or ()]
     return response["status"], "".join([part["text"] for part in parts])
+
+
+async def is_recorded(work: Work, id: str, cost: float) -> bool:
+    """Whether there is one record of the response, with this cost."""
+    records = (await work.get("/v1/requests?status=200", key="ann-key")).json["data"]
+    return [one["cost"] for one in records if one["run"] == id] == [cost]
 
 
 async def until_refused(work: Work, id: str) -> None:
@@ -197,12 +204,42 @@ async def test_a_response_is_charged_whose_end_was_stored_when_the_outage_began(
         assert (len(saves), len(played.requests), len(oracle.runs)) == (1, 2, 1)
 
         # Its row was there before its attempt knew of that; a server that stops in between charges the last answer only.
-        async def recorded() -> bool:
-            records = (await work.get("/v1/requests?status=200", key="ann-key")).json["data"]
-            return [one["cost"] for one in records if one["run"] == id] == [2]
-
-        await soon(recorded)
+        await soon(lambda: is_recorded(work, id, 2))
     assert await charged(outage) == {"ann": 2.0}
+
+
+async def test_a_response_is_charged_whose_end_is_found_by_the_scheduler_first(
+    outage: StorageOutage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler took it for a run that another node has, and what the attempt had asked in the outage failed then."""
+    polled, polls = asyncio.Event(), list[int]()
+    ask, poll = WriteClaim.has_ended_run, LeasedRunScheduler._poll
+
+    async def save_unconfirmed(save: Save) -> None:
+        await save()
+        raise CommitUncertain
+
+    async def fail_after_a_poll(claim: WriteClaim) -> bool:
+        if polled.is_set():
+            return await ask(claim)
+        polls.append(0)
+        await polled.wait()
+        raise unavailable("it was away")
+
+    async def note_poll(scheduler: LeasedRunScheduler) -> None:
+        is_asked = bool(polls)
+        await poll(scheduler)
+        if is_asked:
+            polled.set()
+
+    replace_save(monkeypatch, save_unconfirmed)
+    monkeypatch.setattr(WriteClaim, "has_ended_run", fail_after_a_poll)
+    monkeypatch.setattr(LeasedRunScheduler, "_poll", note_poll)
+    async with gateway(outage) as work:
+        work.play(ANSWER)
+        id = await accepted(work)
+        await soon(lambda: is_recorded(work, id, 1))
+    assert await charged(outage) == {"ann": 1.0}
 
 
 async def test_a_response_whose_end_is_refused_again_and_again_is_made_again(

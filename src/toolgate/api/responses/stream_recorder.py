@@ -46,8 +46,7 @@ class WriteClaim(Struct, frozen=True):
 
     async def has_ended_run(self) -> bool:
         """Return whether the run has ended under this very claim, though the commit of that was not confirmed."""
-        known = await self.runs.load(self.run.id)
-        return known is not None and known.is_over and known.token == self.run.token
+        return await self.runs.has_ended(self.run)
 
     async def set_waiting(self, waiting: bool) -> None:
         """Store whether the run waits for an approval."""
@@ -240,10 +239,11 @@ class StreamRecorder:
     async def _has_ended_run(self, interrupted: asyncio.Event) -> bool:
         """Return whether the end is stored, as soon as the database answers; once `interrupted`, ask a last time."""
         while True:
+            is_last = interrupted.is_set()  # before it asks: a question of the outage may fail after the interruption
             try:
                 return await self.claim.has_ended_run()
             except GatewayOverloaded:
-                if interrupted.is_set():
+                if is_last:
                     raise
                 await wait_for(interrupted, self._retry_seconds)
 
