@@ -219,7 +219,13 @@ class Node:
         return run in self._has
 
     def _put(
-        self, kind: str, write: Write, size: int = 0, records: int = 1, written: Callable[[], None] | None = None
+        self,
+        owner: str,
+        kind: str,
+        write: Write,
+        size: int = 0,
+        records: int = 1,
+        written: Callable[[], None] | None = None,
     ) -> None:
         async def run() -> None:
             await self._database.change(write)

@@ -154,7 +154,7 @@ async def test_records_are_written_once_after_an_uncertain_commit(
         runs.append(1)
         db.execute(add + " SET amount = spending.amount + 1")
 
-    writer.put("sum", add_one)
+    writer.put("ann", "sum", add_one)
     asked, was_committed = asyncio.Event(), database.was_committed
 
     async def noticed(unsettled: CommitUncertain) -> bool:

@@ -340,9 +340,15 @@ class EnqueueWrite(Protocol):
     """Queues a write that no client waits for."""
 
     def __call__(
-        self, kind: str, write: Write, size: int = 0, records: int = 1, written: Callable[[], None] | None = None
+        self,
+        owner: str,
+        kind: str,
+        write: Write,
+        size: int = 0,
+        records: int = 1,
+        written: Callable[[], None] | None = None,
     ) -> None:
-        """Queue the write; `written` is called when it is done."""
+        """Queue the write for its owner; `written` is called when it is done."""
 
 
 class RunTimelines:
@@ -424,7 +430,8 @@ class RunTimelines:
         record = await self.store.find(id, owner)
         if record is not None:
             failed = msgspec.structs.replace(record, error=error)
-            self._put("run", self.store.saving(failed, ()), 500, written=lambda: self._notifier.publish(topic(id)))
+            notify = partial(self._notifier.publish, topic(id))
+            self._put(owner, "run", self.store.saving(failed, ()), 500, written=notify)
 
     async def cancel(self, id: str) -> None:
         """Cancel a foreground run on whichever node has it."""
@@ -442,7 +449,8 @@ class RunTimelines:
             timeline.dirty.clear()
             size = 500 + sum([len(entry) for _, entry in entries])
             notify = partial(self._notifier.publish, topic(timeline.id))
-            self._put("run", self.store.saving(timeline.record(), entries), size, written=notify)
+            record = timeline.record()
+            self._put(record.owner, "run", self.store.saving(record, entries), size, written=notify)
 
     def _open(self, record: RunRecord, entries: Iterable[TimelineEntry]) -> RunTimeline:
         timeline = RunTimeline(record, entries, self.store.clock, self._changed)

@@ -52,9 +52,13 @@ class FairQueue(Generic[T]):
         longest = max(self._by_key, key=self._length, default=None)
         if longest is None or self._length(longest) < self._length(key) + 2:
             return None
-        entries = self._by_key[longest]
+        return self.take_last(longest)
+
+    def take_last(self, key: str) -> T:
+        """Remove the last entry of a key, which must have one."""
+        entries = self._by_key[key]
         entry = entries.pop()
-        self._removed(longest, entries)
+        self._removed(key, entries)
         return entry
 
     def _removed(self, key: str, entries: deque[T]) -> None:

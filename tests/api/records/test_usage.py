@@ -190,7 +190,7 @@ async def test_usage_is_not_lost_while_other_records_fill_the_queue() -> None:
     ended = EndedRequests()
     meter = UsageRecorder(store, writer, lambda model: Price(), ended)
     for _ in range(3):
-        writer.put("run", lambda db: None)
+        writer.put("ann", "run", lambda db: None)
     for _ in range(2):
         ended.add(RequestRecord("r", caller="ann", model="m", upstream="u", usage=Usage(5)))
         meter.flush()

@@ -42,9 +42,9 @@ class Notes:
             database, self.log, self.metrics, WriteQueueLimits(**{"linger": 0.0, "retry": 0.01, **room})
         )
 
-    def put(self, *numbers: int, size: int = 0) -> None:
+    def put(self, *numbers: int, size: int = 0, owner: str = "ann") -> None:
         for number in numbers:
-            self.writer.put("note", self._adding(number), size)
+            self.writer.put(owner, "note", self._adding(number), size)
 
     async def kept(self) -> list[int]:
         rows = await self.database.read(lambda db: db.execute("SELECT n FROM notes ORDER BY place").fetchall())
@@ -103,6 +103,22 @@ async def test_records_beyond_the_limit_are_lost_and_counted(database: Flaky) ->
     await notes.writer.flush()
     assert await notes.kept() == [0, 1, 2, 10, 12]
     assert notes.lost() == 3
+
+
+@pytest.mark.parametrize("size", [0, 40])
+async def test_an_owner_who_fills_the_queue_loses_its_own_records_only(database: Flaky, size: int) -> None:
+    """In number, or in bytes. Two owners who fill it have equal shares."""
+    notes = Notes(database, **({"most_bytes": 400} if size else {"most": 10}))
+    notes.put(*range(30), size=size, owner="flood")
+    notes.put(100, 101, size=size, owner="ann")
+    notes.put(*range(200, 230), size=size, owner="bob")
+    notes.put(102, size=size, owner="ann")
+    await notes.writer.flush()
+    kept = await notes.kept()
+    assert [number for number in kept if 100 <= number < 200] == [100, 101, 102]
+    assert kept[:3] == [0, 100, 200], "owners take turns"
+    assert sorted([number for number in kept if not 100 <= number < 200]) == [0, 1, 2, 200, 201, 202, 203]
+    assert notes.lost() == 63 - len(kept)
 
 
 async def test_the_first_lost_record_of_every_kind_is_logged(

@@ -101,7 +101,8 @@ class SingleChatRecorder:
             self._writer.lose("chat", "it is too large")
         else:
             # Decoded by the database's thread when it is written: no client waits for it.
-            self._writer.put("chat", lambda db: self._store.keeping(self._decoded())(db), self._size)
+            owner = self._prepared.record.caller
+            self._writer.put(owner, "chat", lambda db: self._store.keeping(self._decoded())(db), self._size)
 
     def _collect(self, chunk: bytes) -> None:
         self._size += len(chunk)

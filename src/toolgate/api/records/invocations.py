@@ -54,7 +54,7 @@ class InvocationRecorder:
             digest=hashlib.sha256(invocation.text.encode("utf-8", "replace")).hexdigest(),
             arguments=arguments,
         )
-        self._writer.put("invocation", self._store.adding(row), len(arguments or "") + 500)
+        self._writer.put(row.owner, "invocation", self._store.adding(row), len(arguments or "") + 500)
 
     async def list(self, call: AdmittedHttpRequest) -> None:
         """List calls of server tools, newest first: the caller's own, or for an admin those of all keys."""

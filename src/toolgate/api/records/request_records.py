@@ -96,7 +96,7 @@ class RequestRecorder:
         plain = [one for one in recorded if _is_plain(one)]
         if plain:
             for one in self._store.adding(self._columns(plain, self._price_of, self._dialects)):
-                self._writer.put("request", one.write, one.size, one.requests, singly=one.singly)
+                self._writer.put(batch.caller, "request", one.write, one.size, one.requests, singly=one.singly)
         if len(plain) == len(recorded):
             return
         others = [one for one in recorded if not _is_plain(one)]
@@ -121,7 +121,7 @@ class RequestRecorder:
                 one.write(db)
 
         singly = [partial(write, some=[one]) for one in records]
-        self._writer.put("request", write, size, len(records), singly=lambda: singly)
+        self._writer.put(records[0].caller, "request", write, size, len(records), singly=lambda: singly)
 
     def _columns(
         self, records: Sequence[RequestRecord], price_of: Callable[[str], Price], dialects: Mapping[str, str]

@@ -137,7 +137,7 @@ class UsageRecorder:
                 if self._latencies is not None and counts:
                     self._latencies.adding(counts)(db)
 
-            self._writer.put("usage", write)
+            self._writer.put("", "usage", write)
 
 
 def hour_of(seconds: float) -> str:

@@ -1,17 +1,20 @@
 """Queue records that no client waits for, and write them together after the responses they belong to.
 
-The queue is bounded in number and bytes. While the database is away, queued records wait. Records that do not fit, and
-those left when the server stops, are lost: counted in the metrics and logged. It must not know what kinds of records exist.
+The queue is bounded in number and bytes. While the database is away, queued records wait. If it is full, the owner with most
+of them loses its last ones. These, and those left when the server stops, are counted in the metrics and logged. It must not
+know what kinds of records exist.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 
 from msgspec import Struct
 
 from toolgate.conversation.errors import GatewayOverloaded
+from toolgate.scheduling import FairQueue
 from toolgate.storage.database import CommitUncertain, Database
 from toolgate.storage.responses import Write
 from toolgate.telemetry.log_writer import Logger
@@ -30,7 +33,12 @@ class WriteQueueLimits(Struct, frozen=True):
     retry: float = 2.0
 
 
+# What a record takes beside its content, about.
+_RECORD_BYTES = 500
+
+
 class _Queued(Struct, frozen=True):
+    owner: str
     kind: str
     write: Write
     size: int
@@ -40,7 +48,7 @@ class _Queued(Struct, frozen=True):
 
 
 class WriteQueue:
-    """Writes records in their order, when the database can be reached."""
+    """Writes records when the database can be reached: those of an owner in their order, and owners in turn."""
 
     def __init__(
         self,
@@ -53,7 +61,8 @@ class WriteQueue:
         self._log = log
         self._metrics = metrics
         self._limits = limits
-        self._queue: deque[_Queued] = deque()
+        self._queue: FairQueue[_Queued] = FairQueue()
+        self._weights: Counter[str] = Counter()  # of what waits, by owner
         self._bytes = 0
         self._writing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -67,6 +76,7 @@ class WriteQueue:
 
     def put(
         self,
+        owner: str,
         kind: str,
         write: Write,
         size: int = 0,
@@ -74,18 +84,39 @@ class WriteQueue:
         written: Callable[[], None] | None = None,
         singly: Callable[[], Iterable[Write]] | None = None,
     ) -> None:
-        """Queue a record, or one write of several `records`; lose it if the queue is full. Returns at once, never fails.
+        """Queue a record, or one write of several `records`. Returns at once, never fails.
 
+        If the queue is full, it is lost, or the last ones of an owner with more are lost for it.
         `written` is called when it is in the database. `singly` returns one write for each record, which are tried if the
         write of all fails.
         """
-        if len(self._queue) >= self._limits.most or self._bytes + size > self._limits.most_bytes:
-            self.lose(kind, "too much waits to be written", records)
-            return
-        self._queue.append(_Queued(kind, write, size, records, written, singly))
+        queued = _Queued(owner, kind, write, size, records, written, singly)
+        while len(self._queue) >= self._limits.most or self._bytes + size > self._limits.most_bytes:
+            evicted = self._evict_for(queued)
+            self.lose(evicted.kind, "too much waits to be written", evicted.records)
+            if evicted is queued:
+                return
+        self._queue.put(owner, queued)
+        self._weights[owner] += _weight(queued)
         self._bytes += size
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._run())
+
+    def _evict_for(self, queued: _Queued) -> _Queued:
+        """Return what is lost: the last record of the owner with the most, or this one if its owner has hardly less."""
+        owner, most = max(self._weights.items(), key=itemgetter(1), default=(queued.owner, 0))
+        # With a smaller difference, two owners would evict each other's records in turn.
+        if most < self._weights[queued.owner] + 2 * _weight(queued):
+            return queued
+        evicted = self._queue.take_last(owner)
+        self._forget_weight(evicted)
+        self._bytes -= evicted.size
+        return evicted
+
+    def _forget_weight(self, queued: _Queued) -> None:
+        self._weights[queued.owner] -= _weight(queued)
+        if not self._weights[queued.owner]:
+            del self._weights[queued.owner]
 
     def lose(self, kind: str, why: str, records: int = 1) -> None:
         """Count records that are not stored; the first of a series is logged for each kind."""
@@ -112,7 +143,7 @@ class WriteQueue:
         try:
             while self._queue:
                 await self._pause(self._limits.linger)
-                batch = [self._queue.popleft() for _ in range(min(self._limits.at_once, len(self._queue)))]
+                batch = self._take_batch()
                 unwritten = await self._write(batch)
                 if unwritten:
                     self._log.warning("records wait", problem="the database is away")
@@ -127,6 +158,16 @@ class WriteQueue:
             self._writing = None
             self._hurry.clear()
 
+    def _take_batch(self) -> list[_Queued]:
+        # A part of the room at most: what is being written while the database is away makes no room for other owners.
+        batch: list[_Queued] = []
+        size = 0
+        while self._queue and len(batch) < self._limits.at_once and size <= self._limits.most_bytes // 4:
+            batch.append(one := self._queue.take())
+            self._forget_weight(one)
+            size += one.size
+        return batch
+
     async def _write(self, batch: Sequence[_Queued]) -> Sequence[_Queued]:
         """Write the batch; return what could not be written because the database is away."""
         try:
@@ -140,7 +181,7 @@ class WriteQueue:
             if len(batch) > 1:
                 return [one for single in batch for one in await self._write([single])]
             if (singly := batch[0].singly) is not None:
-                parts = [_Queued(batch[0].kind, write, 0) for write in singly()]
+                parts = [_Queued(batch[0].owner, batch[0].kind, write, 0) for write in singly()]
                 return [one for part in parts for one in await self._write([part])]
             self._log.crash("records", error)
             self.lose(batch[0].kind, "it could not be written", batch[0].records)
@@ -164,3 +205,7 @@ class WriteQueue:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hurry.wait()
+
+
+def _weight(queued: _Queued) -> int:
+    return queued.size + _RECORD_BYTES
