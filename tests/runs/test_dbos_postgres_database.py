@@ -71,3 +71,16 @@ def test_nothing_waits_for_the_database_once_the_server_stops() -> None:
         database.engine.connect()
     assert not retriable_postgres_exception(caught.value)
     database.close()
+
+
+def test_closing_closes_connections_that_are_in_use_as_well(postgres: Postgres) -> None:
+    """Threads of DBOS may outlive it, and a pool that is disposed does not close what they return to it later."""
+    with postgres.database() as address:
+        database = DbosPostgresDatabase(address)
+        used = database.engine.raw_connection()
+        connection = used.dbapi_connection
+        database.close()
+        assert connection is not None
+        assert connection.closed
+        with pytest.raises(ExecutorStopped):
+            database.engine.connect()

@@ -7,6 +7,7 @@ tries again every second, so that DBOS sees one failure however long the outage 
 
 import threading
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import Dialect
@@ -30,8 +31,9 @@ class DbosPostgresDatabase:
 
     def __init__(self, url: str, retry_seconds: float = RETRY_SECONDS) -> None:
         self._retry_seconds = retry_seconds
-        self._ready = False
+        self._ready = self._closed = False
         self._stopped = threading.Event()
+        self._opened: WeakSet[DBAPIConnection] = WeakSet()
         address = make_url(url).set(drivername="postgresql+psycopg")
         timeout = {} if "connect_timeout" in address.query else {"connect_timeout": _CONNECT_SECONDS}
         self.engine: Engine = create_engine(
@@ -48,13 +50,20 @@ class DbosPostgresDatabase:
         self._stopped.set()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, also those that a thread of DBOS has not returned: the pool would never close them."""
+        self._closed = True
         self.engine.dispose()
+        for connection in tuple(self._opened):
+            connection.close()
 
     def _connect(self, dialect: Dialect, _: ConnectionPoolEntry, args: Any, parameters: Any) -> DBAPIConnection:
         while True:
             try:
                 connection = dialect.connect(*args, **parameters)
+                self._opened.add(connection)
+                if self._closed:
+                    connection.close()
+                    raise ExecutorStopped
                 cursor = connection.cursor()
                 cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TRANSACTION_MS}")
                 cursor.close()
