@@ -8,6 +8,8 @@ from toolgate.wire.received_stream_frames import MAX_FRAME, ReceivedStreamFrame,
 
 # Objects of one line: each is decoded here to find its end, and again by its reader.
 MAX_GLUED = 1_000
+# A longer line is left whole: to decode it here, on the event loop, could take some hundred milliseconds.
+MAX_GLUED_BYTES = 512 * 1024
 _BLANKS = re.compile(r"\s*+")
 
 
@@ -47,7 +49,7 @@ def _split(line: bytes, frames: list[ReceivedStreamFrame]) -> None:
     """Add a frame for each JSON object in the line; text that is no JSON stays in one frame, for its decoder to reject."""
     line = line.strip()
     # Also found inside of strings: the decoder below sees the difference, and nearly all lines are spared from it.
-    if b"}{" not in line and b"} {" not in line:
+    if len(line) > MAX_GLUED_BYTES or (b"}{" not in line and b"} {" not in line):
         if line:
             frames.append(ReceivedStreamFrame(None, line))
         return
@@ -55,7 +57,7 @@ def _split(line: bytes, frames: list[ReceivedStreamFrame]) -> None:
     while position < len(text):
         try:
             _, end = decoder.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # no JSON, or a number of more digits than Python converts
             end = len(text)
         frames.append(ReceivedStreamFrame(None, text[position:end].encode()))
         count += 1
