@@ -17,6 +17,7 @@ BODIES = {
     "returns": b"\r\n\r" * size(300_000, WHOLE // 3),
     "braces": b"{}" * size(1_000_000, WHOLE // 2),
     "glued": b'{"x":[' + b"0," * size(4_000_000, WHOLE // 2 - 10) + b"0]}{}",
+    "lines": b"data:\n" * (WHOLE // 6),
 }
 VARIANTS = tuple(BODIES)
 
