@@ -148,6 +148,29 @@ async def test_an_upstreams_slots_are_shared_among_callers(client: str) -> None:
         assert {(await one).status_code for one in flood} == {200, 503}
 
 
+async def test_the_connections_to_a_host_are_shared_among_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host has 1,024 of them, fewer than an upstream has slots, and several upstreams may be on one host."""
+    async with shared(slots=2 * FLOOD) as gateway:
+        transport = gateway.gate.services.transport
+        monkeypatch.setattr(transport, "_per_host", SLOTS)
+
+        def ask(who: str, text: str) -> "asyncio.Task[httpx.Response]":
+            payload = body("openai_chat", "m", False, text)
+            return asyncio.ensure_future(gateway.send(who, "POST", PATHS["openai_chat"], payload))
+
+        def waiting() -> int:
+            return sum(len(pool._queue) for pool in transport._pools.values())
+
+        flood = [ask("flood", "from flood") for _ in range(FLOOD)]
+        await until(lambda: waiting() == FLOOD - SLOTS)
+        other = ask("other", "Hi")
+        await until(lambda: waiting() == FLOOD - SLOTS + 1)
+        assert await served_before_the_other(gateway.upstream, SLOTS) <= 1
+        for _ in range(FLOOD):
+            gateway.upstream.go.release()
+        assert {(await one).status_code for one in (*flood, other)} == {200}
+
+
 async def test_background_runs_take_turns() -> None:
     async with shared() as gateway:
         more: dict[str, Any] = {"background": True, "store": True}

@@ -1,4 +1,4 @@
-"""Pool the connections to one origin: a limit of busy ones, idle ones kept for a while, a queue of callers."""
+"""Pool the connections to one origin: busy ones up to a limit, idle ones for a while, a queue of callers in turn."""
 
 import asyncio
 from collections import deque
@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from toolgate.conversation.errors import UpstreamUnavailable
+from toolgate.scheduling import CALLER, FairQueue
 from toolgate.upstreams.transport.connection import UpstreamHttpConnection
 from toolgate.upstreams.transport.limits import UpstreamTimeouts
 
@@ -29,7 +30,7 @@ class ConnectionPool:
         self._closed = False
         self._connections: set[UpstreamHttpConnection] = set()
         self._idle: deque[UpstreamHttpConnection] = deque()  # the longest idle first; the last one is used first
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
@@ -92,7 +93,7 @@ class ConnectionPool:
             self._sweep_timer = None
         # Callers first: an aborted connection frees its slot, which would go to the first of them.
         while self._queue:
-            waiter = self._queue.popleft()
+            waiter = self._queue.take()
             if not waiter.done():
                 waiter.set_exception(self._closed_error())
         for connection in tuple(self._connections):
@@ -109,12 +110,12 @@ class ConnectionPool:
             return
         try:
             async with asyncio.timeout(limit if limit < inf else None):
-                waiter = self._loop.create_future()
-                self._queue.append(waiter)
+                waiter, caller = self._loop.create_future(), CALLER.get()
+                self._queue.put(caller, waiter)
                 try:
                     await waiter
                 except asyncio.CancelledError:
-                    if not waiter.cancelled() and waiter.exception() is None:
+                    if not self._queue.discard(caller, waiter) and not waiter.cancelled() and not waiter.exception():
                         self._release_slot()  # the slot was given to this caller while it was being cancelled
                     raise
         except TimeoutError:
@@ -122,9 +123,9 @@ class ConnectionPool:
             raise UpstreamUnavailable(text, status=503) from None
 
     def _release_slot(self) -> None:
-        """Give the slot to the caller that has waited longest, or free it."""
+        """Give the slot to the caller whose turn it is, or free it."""
         while self._queue:
-            waiter = self._queue.popleft()
+            waiter = self._queue.take()
             # `_busy` stays as it is: the slot changes hands. A waiter that is done has timed out or was cancelled.
             if not waiter.done():
                 waiter.set_result(None)
