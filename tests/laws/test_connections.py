@@ -6,6 +6,7 @@ clients may first keep the server waiting for as long as they like, and then not
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -26,6 +27,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 CHAT = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer flood-key\r\nContent-Length: 100\r\n\r\n"
 )
+UNREAD = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 20
 FILLINGS = {
     "nothing": (b"", IDLE),
     "half a head": (CHAT[:50], HEAD),
@@ -33,13 +35,23 @@ FILLINGS = {
     "a request and half a head": (HEALTH + HEALTH[:20], HEAD),
     "half a body": (CHAT + b"{", BODY),
     "a request that was refused": (b"nonsense\r\n\r\n", None),
+    "requests whose responses are not read": (UNREAD, None),
 }
 
 
 def let_clients_wait(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set for how long a client may keep the server waiting while others find no place."""
-    for name in ("IDLE_SECONDS", "LAST_PLACE_SECONDS", "BODY_SECONDS"):
+    for name in ("IDLE_SECONDS", "LAST_PLACE_SECONDS", "BODY_SECONDS", "UNREAD_SECONDS"):
         monkeypatch.setattr(evictions, name, seconds)
+
+
+async def connected(gateway: Shared) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection whose client takes few bytes that it does not read."""
+    opened = socket.socket()
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    opened.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(opened, ("127.0.0.1", gateway.listener.port))
+    return await asyncio.open_connection(sock=opened, limit=1024)
 
 
 @contextlib.asynccontextmanager
@@ -49,7 +61,7 @@ async def filled(filling: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     let_clients_wait(float("inf"), monkeypatch)
     async with shared(limits=LIMITS) as gateway, contextlib.AsyncExitStack() as clients:
         for _ in range(CONNECTIONS):
-            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.listener.port)
+            reader, writer = await connected(gateway)
             clients.callback(writer.transport.abort)
             writer.write(sent)
             if HEALTH in sent or phase is None:
@@ -57,6 +69,8 @@ async def filled(filling: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
         def as_filled() -> bool:
             opened = gateway.listener.connections()
+            if sent == UNREAD and sum(one.flow.write_paused for one in opened) < ORDINARY:
+                return False
             return len(opened) >= ORDINARY and all(phase in (None, one._reader.phase) for one in opened)
 
         await until(as_filled)
@@ -96,3 +110,13 @@ async def test_a_caller_that_holds_all_connections_with_requests_leaves_the_last
         for _ in range(ORDINARY + 1):
             gateway.upstream.go.release()
         assert {(await one).status_code for one in (*flood, other)} == {200}
+
+
+async def test_clients_without_a_key_leave_the_last_connections_to_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They held all, by requests for public files whose responses they did not read."""
+    async with filled("requests whose responses are not read", monkeypatch) as gateway:
+        let_clients_wait(float("inf"), monkeypatch)
+        assert (await gateway.send("", "GET", "/console/app.js", connection="close")).status_code == 503
+        assert (await gateway.send("", "GET", "/readyz", connection="close")).status_code == 200
+        for _ in range(OTHERS):
+            assert (await gateway.send("other", "GET", "/v1/models", connection="close")).status_code == 200

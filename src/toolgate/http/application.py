@@ -14,6 +14,7 @@ from toolgate.auth.authenticator import PUBLIC, Authenticator, Caller, digest_of
 from toolgate.auth.failed_logins import FailedLogins
 from toolgate.conversation.errors import (
     ClientRequestError,
+    GatewayOverloaded,
     InternalGatewayError,
     NotFound,
     RateLimited,
@@ -29,6 +30,9 @@ from toolgate.telemetry.request_log import RequestRecord, Telemetry
 
 # Errors that last, but that some clients retry for minutes without a header against it.
 _NOT_RETRYABLE = frozenset({"invalid_api_key", "too_many_wrong_keys", "upstream_auth"})
+
+# Asked by what restarts a server that does not answer: served on the last connections, too.
+_PROBES = frozenset(("/healthz", "/readyz"))
 
 # Characters of a path up to which the path that was probably meant is looked for: the search takes longer with each.
 _MISTYPED = 80
@@ -207,6 +211,10 @@ class Application:
             if shared := exchange.shared_connections:
                 self._active.check_share(caller, shared)
             self._active_by_id[record.request_id] = exchange, caller, scope, record
+        elif exchange.shared_connections and endpoint.path not in _PROBES:
+            raise GatewayOverloaded(
+                "Too many connections for requests without a key; try again shortly.", retry_after=1
+            )
         record.caller = caller.name
         if CALLER.get() != caller.name:  # a connection's requests share a context, and most have one caller
             CALLER.set(caller.name)

@@ -95,6 +95,10 @@ class ConnectionDeadlines:
         self._stall_bytes = unsent
         self.stalled_by = now + self._limits.write_stall_seconds
 
+    def unread_seconds(self, now: float) -> float:
+        """Return for how long the client has not read what was written; 0 if that is not watched."""
+        return max(0.0, now - self.stalled_by + self._limits.write_stall_seconds)
+
     def is_stalled(self, unsent: int, now: float) -> bool:
         """Return whether the client read too little in the stall period that is over; the next one begins."""
         before = self._stall_bytes

@@ -17,8 +17,8 @@ _CANDIDATES = 256  # kept of a scan, so that closed connections are not kept ali
 
 
 # After how many seconds a connection may be closed in favour of a new one: without a request or with part of a head, on
-# one of the last places or after its error response, and with part of a body.
-IDLE_SECONDS, LAST_PLACE_SECONDS, BODY_SECONDS = 1.0, 0.2, 10.0
+# one of the last places or after its error response, with part of a body, and with responses that the client does not read.
+IDLE_SECONDS, LAST_PLACE_SECONDS, BODY_SECONDS, UNREAD_SECONDS = 1.0, 0.2, 10.0, 10.0
 
 
 class EvictableConnection(Protocol):

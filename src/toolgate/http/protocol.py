@@ -121,7 +121,7 @@ class HttpProtocol(asyncio.Protocol):
         # have less than their share (`ActiveRequests.check_share`), or is sent away.
         overdue = self.state.evictions.choose((one for one in connections if one is not self), len(connections), now)
         if isinstance(overdue, HttpProtocol):
-            overdue.expire(now)
+            overdue.evict(now)
         elif len(connections) <= limits.connections:
             self._last_place = True
         else:
@@ -129,6 +129,11 @@ class HttpProtocol(asyncio.Protocol):
 
     def overdue_seconds(self, now: float) -> float:
         """Return for how long the connection has been evictable; 0 if it is not."""
+        unread = self._deadlines.unread_seconds(now) - evictions.UNREAD_SECONDS if self._has_unread(now) else 0.0
+        return max(unread, self._late_seconds(now))
+
+    def _late_seconds(self, now: float) -> float:
+        """Return for how long the client should have sent or closed already; 0 if it has time."""
         due, limits, phase = self._deadlines, self.limits, self._reader.phase
         if due.client_by == NEVER or self.transport.is_closing():
             return 0.0
@@ -143,6 +148,21 @@ class HttpProtocol(asyncio.Protocol):
         given = limits.keep_alive_seconds if phase == IDLE and self._latest is not None else limits.head_seconds
         allowed = evictions.LAST_PLACE_SECONDS if self._last_place else evictions.IDLE_SECONDS
         return max(0.0, now - due.client_by + given - allowed)
+
+    def _has_unread(self, now: float) -> bool:
+        """Return whether the connection waits for its client to read."""
+        due, transport = self._deadlines, self.transport
+        # `close` waits until everything is sent, which a client that does not read would put off for ever.
+        if due.stalled_by == NEVER and transport.is_closing():
+            due.watch_writes(transport.get_write_buffer_size(), now)
+        return due.stalled_by != NEVER
+
+    def evict(self, now: float) -> None:
+        """Close the connection in favour of a new one."""
+        if self._has_unread(now):
+            self.transport.abort()
+        else:
+            self.expire(now)
 
     @aborts_on_error
     def connection_lost(self, exc: Exception | None) -> None:
@@ -434,12 +454,9 @@ class HttpProtocol(asyncio.Protocol):
         """Close the connection if its client has left or missed a deadline; called by the timer."""
         now, due, transport = self.loop.time(), self._deadlines, self.transport
         try:
-            # `close` waits until everything is sent, which a client that does not read would put off for ever.
-            if due.stalled_by == NEVER and transport.is_closing():
-                due.watch_writes(transport.get_write_buffer_size(), now)
             if self._client_probe is not None and self._client_probe.client_left(self._running, now):
                 transport.abort()
-            elif now >= due.stalled_by:
+            elif self._has_unread(now) and now >= due.stalled_by:
                 if due.is_stalled(transport.get_write_buffer_size(), now):
                     _logger.info("Closed the connection of a client that stopped reading")
                     transport.abort()
