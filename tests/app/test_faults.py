@@ -308,6 +308,21 @@ async def test_an_event_without_end_is_cut_off() -> None:
         assert received.status == 502
 
 
+@every_client
+async def test_events_without_content_before_an_answer_are_cut_off(client: str) -> None:
+    """All of them were kept in memory: 256 MiB of empty events took more than 2 GiB. (fault: U9)"""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head("transfer-encoding: chunked", EVENTS), *[chunk(b"event: ping\n\n" * 1_000)] * 200)
+        await peer.send(chunk(sse(ROLE, HELLO, STOP)), chunk(b""))
+
+    async with gateway(script) as (url, _):
+        refused = await ask(url, PATHS[client], body(client, "m", stream=True))
+        assert refused.status == 502
+        assert b"too many events without any content" in refused.body
+
+
 async def test_a_refusal_keeps_its_status_message_and_wait() -> None:
     """fault: U6"""
     busy = whole(b'{"error":{"message":"slow down"}}', "retry-after: 7", status="429 Too Many Requests")

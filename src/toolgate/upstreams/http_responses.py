@@ -34,6 +34,8 @@ _MANY_FRAMES = 500
 # An answer with more bytes is encoded in steps; eight levels reach the arguments of the calls of a choice.
 _MANY_BYTES = 4 * 1024 * 1024
 _ANSWER_LEVELS = 8
+# Counted for each frame before the first event beside its bytes; they are kept, up to as many bytes as one frame may have.
+_FRAME_BYTES = 128
 _DATA = attrgetter("data")
 _BLANKS = b"\xef\xbb\xbf \t\r\n"  # with a byte order mark
 
@@ -226,6 +228,7 @@ class HttpModelStream:
         self._framing = dialect.frame_decoder()
         self._decoder = dialect.upstream.decoder(request)
         self._frames: list[ReceivedStreamFrame] = []  # all frames of `open`, for a relay
+        self._kept_bytes = 0
         self._events: list[StepEvent] = []  # the events that `open` decoded
         self._undecoded: list[ReceivedStreamFrame] = []  # the frames behind them
 
@@ -264,6 +267,9 @@ class HttpModelStream:
             if self._events or self._decoder.done:
                 self._undecoded += frames[number:]
                 return
+            if self._kept_bytes > MAX_FRAME:
+                raise InvalidUpstreamAnswer("The upstream sent too many events without any content.")
+            self._kept_bytes += len(frame.data) + _FRAME_BYTES
             self._events += self._decoder.feed(frame)
 
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
