@@ -259,3 +259,15 @@ async def test_a_reload_waits_for_no_pipe_and_reads_no_more_than_a_file_may_have
     write(path, BEGINNING + RULES + KEYS)
     await reloaded(gate, path)
     assert logged(capfd, "reloaded")
+
+
+async def test_a_reload_of_a_folder_in_place_of_the_file_leaves_no_descriptor_open(path: Path) -> None:
+    async with listening(gate := Toolgate(load(path, os.environ))) as url:
+        os.unlink(path)
+        path.mkdir()
+        await reloaded(gate, path)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            await reloaded(gate, path)
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert (await statuses(url))["bob"] == 200

@@ -37,8 +37,10 @@ def read_file(path: Path, *, regular: bool) -> bytes:
 
     A pipe or a device is an OSError if the file must be `regular`: opening it never waits for a writer then.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if regular else 0)), "rb") as file:
-        # O_NONBLOCK lets a FIFO open without a writer; only then can it be recognised.
+    # O_NONBLOCK lets a FIFO open without a writer; only then can it be recognised. An opener, because `os.fdopen` does not
+    # close the descriptor of a folder that it refuses.
+    nonblocking = os.O_NONBLOCK if regular else 0
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | nonblocking)) as file:
         if regular and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "It is a pipe or a device")
         return file.read(MAX_FILE_BYTES + 1)
