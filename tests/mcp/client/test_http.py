@@ -154,6 +154,23 @@ async def test_a_bad_answer_to_a_call_fails_that_call_alone(says: ScriptedRespon
         assert source.tools
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_tool_that_our_token_does_not_allow_leaves_the_other_tools_alone(status: int) -> None:
+    async def script(asked: ReceivedRequest) -> ScriptedResponse:
+        refused = asked.message.get("method") == "tools/call" and asked.message["params"]["arguments"]
+        return ScriptedResponse(status) if refused else await handshaking(asked)
+
+    shown: list[int] = []
+    async with serving(script) as web, opened(remote(web.url)) as source:
+        source._on_change = lambda: shown.append(len(source.tools))
+        with pytest.raises(ToolCallFailed, match=f"refused our token .HTTP {status}."):
+            await tool(source).invoke(calling({"all": True}))
+        await eventually(lambda: web.methods().count("tools/list") == 2)
+        assert (await tool(source).invoke(calling())).content == (Text("ran"),)
+        assert web.methods().count("initialize") == 1
+        assert shown == [], "its tools were there all the time"
+
+
 async def test_an_answer_without_a_result_ends_the_call_although_its_stream_stays_open() -> None:
     over = asyncio.Event()
 

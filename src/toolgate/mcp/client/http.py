@@ -153,7 +153,9 @@ class HttpTransport:
         challenge = response.headers.get("www-authenticate", "")
         await response.aclose()
         if rpc_method == "tools/call":
-            raise self._lose(McpSessionExpired(f"refused our token (HTTP {response.status})"))
+            # This call may be the only one that is refused, as where the token's scope excludes one tool: the connection
+            # stays for the others. The list that is requested next renews a token that is good for nothing any more.
+            raise McpResponseBroken(f"refused our token (HTTP {response.status})")
         if self._bearer is not None and await self._bearer.renew(challenge):
             response = await self._send_once(method, body, headers, rpc_method)
             if response.status not in (401, 403):
