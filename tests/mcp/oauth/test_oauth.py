@@ -208,6 +208,22 @@ async def test_a_login_survives_a_request_that_is_cancelled_while_its_token_is_r
     assert (stored.token.access, stored.token.refresh) == (guarded.good, guarded.refresh)
 
 
+async def test_attempts_to_connect_share_one_request_for_a_token_that_holds_up_no_shutdown(tmp_path: Path) -> None:
+    guarded = Guarded()
+    guarded.go.clear()  # the authorization server does not answer
+    async with serving(guarded) as web:
+        guarded.web = web
+        server = RemoteServerConfig(f"{guarded.base}/mcp", oauth=MACHINE)
+        options = {"tokens": LoginFile(tmp_path / "tokens.json"), "connect_seconds": 0.05}
+        async with opened(source_of(server, http=RecordingHttpClient(), **options)) as source:
+            await guarded.asked.wait()
+            before = len(web.asked)
+            await eventually(lambda: len(web.asked) >= before + 3)
+            await source.aclose()
+            assert len(guarded.forms) == 1, "no further request had waited for this one"
+            guarded.go.set()
+
+
 async def test_workers_that_share_a_login_use_each_refresh_token_once(tmp_path: Path) -> None:
     guarded, path = Guarded(), tmp_path / "tokens.json"
     async with serving(guarded) as guarded.web:

@@ -41,8 +41,7 @@ class BearerTokenRefresher:
         self._loaded = False
         # What is stored, and the login that should have replaced it.
         self._unsaved: tuple[StoredLogin | None, StoredLogin] | None = None
-        self._lock = asyncio.Lock()
-        self._renewals: set[asyncio.Task[bool]] = set()
+        self._renewal: asyncio.Task[bool] | None = None
 
     async def token(self) -> str | None:
         """Return the token, renewed if it is about to expire; None if only a person could get one."""
@@ -61,27 +60,30 @@ class BearerTokenRefresher:
         self._login, self._loaded = None, False
 
     async def aclose(self) -> None:
-        """Wait for a running renewal, which is limited in time."""
-        if self._renewals:
-            await asyncio.wait(self._renewals)
+        """Wait for a renewal that uses a refresh token, which is limited in time; cancel any other."""
+        if self._renewal is None:
+            return
+        if self._server.oauth.grant == "client_credentials":  # good for another token at any time
+            self._renewal.cancel()
+        await asyncio.wait({self._renewal})
 
     async def _start_renewal(self, old: StoredLogin | None, challenge: str) -> bool:
         # A renewal is finished even if the request that started it is cancelled: the authorization server may have
-        # revoked the former refresh token by then, and the new one would be lost.
-        renewal = asyncio.ensure_future(self._renew(old, challenge))
-        self._renewals.add(renewal)
-        renewal.add_done_callback(self._on_renewed)
-        return await asyncio.shield(renewal)
+        # revoked the former refresh token by then, and the new one would be lost. Requests share the one that is under
+        # way: behind an authorization server that is slow, more would wait with every attempt to connect.
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.ensure_future(self._renew(old, challenge))
+            self._renewal.add_done_callback(self._on_renewed)
+        return await asyncio.shield(self._renewal)
 
     def _on_renewed(self, renewal: asyncio.Task[bool]) -> None:
-        self._renewals.discard(renewal)
         if not renewal.cancelled() and (error := renewal.exception()) is not None:
             self.failure = f"could not keep its token: {error}"
 
     async def _renew(self, old: StoredLogin | None, challenge: str) -> bool:
-        # Many authorization servers accept a refresh token once; the second lock is for other processes.
-        async with self._lock, self._logins.renewing(self._name):
-            if self._login is not old:  # another request was faster
+        # Many authorization servers accept a refresh token once, and other processes have it, too.
+        async with self._logins.renewing(self._name):
+            if self._loaded and self._login != old:  # another request was faster
                 return self._login is not None
             stored = await self._stored()
             if stored is not None and (old is None or stored.token.access != old.token.access):

@@ -62,8 +62,8 @@ class OAuthFetcher:
     async def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> OAuthResponse:
         headers = {"accept": "application/json", **headers}
         try:
-            await self.check(url)
             async with asyncio.timeout(_SECONDS):
+                await self.check(url)  # which looks up the host
                 # A code or a refresh token may be accepted once, so that a POST is not repeated.
                 response = await self._http.send(method, url, headers, body, once=method == "POST")
                 try:
