@@ -34,6 +34,7 @@ from toolgate.storage.idempotency import (
     IdempotencyStore,
     StoredIdempotentAnswer,
 )
+from toolgate.storage.run_records import STALE_SECONDS, RunRecord, RunRecordStore
 from toolgate.storage.runs import AbandonedRun, RunLeaseLost, RunStore
 
 HOUR = 3600.0
@@ -114,6 +115,28 @@ async def test_a_run_stays_with_its_living_node_and_is_resumed_when_that_is_dead
     assert await there.claim("run") is not None
     with pytest.raises(RunLeaseLost):
         await here.check("run", claim.token)
+
+
+@jumping
+async def test_the_record_of_a_run_shows_it_as_running_until_its_node_is_dead(
+    two: Two, whose: str, jump: float
+) -> None:
+    """fault: K-M"""
+    here, there = [
+        RunRecordStore(node.database, name, clock=node.wall, steady=node.steady)
+        for name, node in (("here", two.here), ("there", two.there))
+    ]
+    record = RunRecord("run", "ann", "foreground", "running", "m", two.here.wall())
+    await two.here.database.change(here.saving(record, []))
+    assert await there.end_cut_off(()) == 0
+    two.set(whose, jump)
+    for _ in range(5):
+        assert await there.end_cut_off(()) == 0
+        two.wait(60)
+        await here.beat(["run"])
+    assert await there.end_cut_off(()) == 0
+    two.wait(STALE_SECONDS)
+    assert await there.end_cut_off(()) == 1
 
 
 async def test_a_run_that_is_renewed_after_a_poll_is_not_taken(two: Two) -> None:

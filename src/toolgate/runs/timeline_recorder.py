@@ -478,11 +478,12 @@ class RunTimelines:
 
     async def _keep_alive(self) -> None:
         """Store again and again that the foreground runs here are alive, and cancel those that another node has marked."""
+        known: set[str] = set()
         async with self._notifier.subscribe(CANCEL_TOPIC) as marked:
             while runs := self._foreground():
                 # A run that ends within seconds needs no beat, unless it may be the one that is to be cancelled.
-                old = self.store.clock() - _BEAT_SECONDS
-                ids = [run.id for run in runs if marked.is_set() or run.record().created < old]
+                ids = [run.id for run in runs if marked.is_set() or run.id in known]
+                known = {run.id for run in runs}
                 marked.clear()
                 if ids:
                     await self._survive(self._beat(ids))

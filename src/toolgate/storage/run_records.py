@@ -2,7 +2,7 @@
 
 The record of a background run is made together with the run, and follows its state (`runs.py`). That of a foreground run
 is written behind the request that makes it; its node stores again and again that it is alive, so that one whose node has
-died is found.
+died is found, without comparing clocks that can be set (`observed_leases.py`).
 """
 
 import time
@@ -14,13 +14,14 @@ from msgspec import Struct
 
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.keyset_page import ROWS, KeysetQuery, Place, SqlCondition, TimeRange
+from toolgate.storage.observed_leases import ObservedLeases
 from toolgate.storage.responses import Write
 from toolgate.storage.runs import ENDS, State
 from toolgate.storage.sql_engine import batches, placeholders
 
 RunKind: TypeAlias = Literal["background", "foreground"]
 
-# After so long without a sign of life a foreground run of another machine is taken to be cut off.
+# A foreground run of another machine that gives no sign of life while it is watched for so long is taken to be cut off.
 STALE_SECONDS = 90.0
 
 CUT_OFF = "The server stopped while this run was going on."
@@ -117,12 +118,14 @@ class RunRecordStore:
         *,
         is_gone: Callable[[str], bool] = lambda node: False,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_gone` knows nodes that have certainly ended."""
+        """`is_gone` knows nodes that have certainly ended; the runs of others are watched by the `steady` clock."""
         self.clock = clock
         self._database = database
         self._node = node
         self._is_gone = is_gone
+        self._watch = ObservedLeases(steady)
 
     def opening(self, record: RunRecord, request: bytes | None = None, entries: Sequence[str] = ()) -> Write:
         """Return the write that stores a new run, the request from which it can be forked, and its first entries."""
@@ -220,9 +223,13 @@ class RunRecordStore:
     async def end_cut_off(self, live: Collection[str]) -> int:
         """End the foreground runs whose nodes have died, and return how many; `live` are those of this node."""
         rows = await self._database.read(lambda db: db.execute(_SILENT, (self._node,)).fetchall())
-        stale = self.clock() - STALE_SECONDS
+        self._watch.keep({row[0] for row in rows})
         gone = {node for node in {row[1] for row in rows} if self._is_gone(node)}
-        dead = [(CUT_OFF, id, alive) for id, node, alive in rows if (node in gone or alive < stale) and id not in live]
+        dead = [
+            (CUT_OFF, id, alive)
+            for id, node, alive in rows
+            if (self._watch.age(id, (node, alive)) >= STALE_SECONDS or node in gone) and id not in live
+        ]
         if dead:
             await self._database.change(lambda db: db.executemany(_CUT_OFF, dead))
         return len(dead)
