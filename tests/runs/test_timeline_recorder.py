@@ -255,6 +255,33 @@ async def test_a_run_is_cancelled_on_the_node_that_makes_it(database: Database) 
     await there.written()
 
 
+async def test_a_run_of_a_dead_node_is_ended_by_one_that_always_has_runs(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timelines, "_SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(timelines, "_BEAT_SECONDS", 0.05)
+    looks: list[str] = []
+
+    def is_gone(node: str) -> bool:
+        looks.append(node)
+        return len(looks) > 1  # it dies while the other looks after its own run
+
+    dead, busy = [Node(database, LocalChangeNotifier(), name, is_gone) for name in ("dead", "busy")]
+    dead.begin("run").step_started([])
+    busy.begin("other").step_started([])
+    await dead.written()
+    await busy.written()
+    busy.timelines.open()
+
+    async def ended() -> RunRecord | None:
+        found = await busy.timelines.store.find("run", "ann")
+        return found if found is not None and found.is_over else None
+
+    assert (await soon(ended)).error == CUT_OFF
+    await busy.timelines.aclose()
+    await busy.written()
+
+
 async def test_a_run_of_a_dead_node_is_ended_at_the_start_of_another(database: Database) -> None:
     notifier = LocalChangeNotifier()
     dead, alive = [Node(database, notifier, name, lambda node: node == "dead") for name in ("dead", "alive")]

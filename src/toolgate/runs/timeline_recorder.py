@@ -471,16 +471,18 @@ class RunTimelines:
         """End the runs of dead nodes every half minute; while there are foreground runs here, look after these."""
         while True:
             await self._survive(self.store.end_cut_off(self._live.keys()))
-            await wait_for(self._begun, _SWEEP_SECONDS)
+            if not self._foreground():
+                await wait_for(self._begun, _SWEEP_SECONDS)
             self._begun.clear()
-            if self._foreground():
-                await self._keep_alive()
+            await self._keep_alive()
 
     async def _keep_alive(self) -> None:
-        """Store again and again that the foreground runs here are alive, and cancel those that another node has marked."""
-        known: set[str] = set()
+        """Store that the foreground runs here are alive, and cancel those that another node has marked, for a while."""
+        clock = asyncio.get_running_loop().time
+        until, known = clock() + _SWEEP_SECONDS, set[str]()
         async with self._notifier.subscribe(CANCEL_TOPIC) as marked:
-            while runs := self._foreground():
+            # Not until there are none: on a busy node there are always some.
+            while (runs := self._foreground()) and clock() < until:
                 # A run that ends within seconds needs no beat, unless it may be the one that is to be cancelled.
                 ids = [run.id for run in runs if marked.is_set() or run.id in known]
                 known = {run.id for run in runs}
