@@ -224,6 +224,34 @@ def test_a_reload_that_fails_at_its_last_step_changes_nothing_that_serves(
     }
 
 
+@pytest.mark.parametrize(
+    ("beginning", "rest"),
+    [
+        ("tools:\n  approvals:\n    default: ask\n", "    trusted: [builtin]\n"),
+        ("tools:\n  approvals:\n    default: ask\n", "    self_approval: false\n"),
+        ("tools:\n  limits:\n    seconds: 60\n", "    rounds: 2\n"),
+        ("server:\n  port: 0\n", "  hosts: [gate.example]\n"),
+        ("records:\n  requests: 1\n", "  chats: none\n"),
+        ("keys:\n  - name: ann\n    key: ann-key\n", "    scopes: [tools]\n"),
+        ("keys:\n  - name: ann\n    key: ann-key\n", "    keep_chats: false\n"),
+    ],
+)
+async def test_a_file_that_is_cut_off_before_a_setting_that_checks_is_refused(
+    path: Path, capfd: pytest.CaptureFixture[str], beginning: str, rest: str
+) -> None:
+    keys = "" if "keys:" in beginning else KEYS
+    whole = f"storage: 'sqlite://'\nlog: {{format: json}}\n{keys}{beginning}{rest}"
+    write(path, whole)
+    gate = Toolgate(load(path, os.environ))
+    write(path, whole.removesuffix(rest), long_ago=True)
+    await reloaded(gate, path)
+    [refused] = logged(capfd, "reload refused")
+    assert "is the former one cut off" in refused["problems"][0]
+    write(path, f"{whole.removesuffix(rest)}# meant\n", long_ago=True)
+    await reloaded(gate, path)
+    assert logged(capfd, "reloaded"), "a person can remove it all the same"
+
+
 async def test_a_server_that_drains_is_not_ready_after_a_reload_either(path: Path) -> None:
     async with listening(gate := Toolgate(load(path, os.environ))) as url, httpx.AsyncClient(base_url=url) as http:
         assert (await http.get("/readyz")).status_code == 200

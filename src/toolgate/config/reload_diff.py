@@ -15,6 +15,8 @@ from toolgate.config.settings import ApprovalSettings, KeySettings
 _LIVE_SERVER = ("open", "hosts", "origins", "keepalive_seconds", "first_event_wait")
 _LIVE_TOOLS = ("execution", "offer", "context", "group_above", "limits", "approvals")
 _RESTART = ("embedded", "storage", "storage_pool", "redis", "responses", "runs")
+# Where settings check, limit or keep private what is requested.
+_CHECKING = ("keys.", "server.hosts", "tools.approvals", "tools.context", "tools.limits", "vscode", "records")
 # From the loosest to the strictest.
 _STANCES = ("allow", "ask", "deny")
 # Settings of keys and models without which a request is checked less.
@@ -54,10 +56,6 @@ def diff(old: Config, new: Config) -> ConfigChanges:
         **{name: getattr(old, name) for name in _RESTART},
     )
     lost = _lost_checks(old, applied)
-    _check_truncated(old, new, lost, problems)
-    # The new keys meet the old address, because the server goes on listening there.
-    check_bind(applied, problems)
-    problems.raise_if_any(str(new.source or "the built-in configuration"))
     live = [f"keys.{name}" for name in _differing(_by_name(old.keys), _by_name(new.keys))]
     live += [f"upstreams.{name}" for name in _differing(old.upstreams, new.upstreams)]
     live += [f"models.{name}" for name in _differing(_without_paths(old.models), _without_paths(new.models))]
@@ -77,6 +75,11 @@ def diff(old: Config, new: Config) -> ConfigChanges:
     restart += [name for name in _RESTART if getattr(old, name) != getattr(new, name)]
     remaining = _by_name(new.keys)
     removed = [f"keys.{key.name}" for key in old.keys if key.name not in remaining]
+    checks = [path for path in live if path.startswith(_CHECKING) and path not in removed]
+    _check_truncated(old, new, lost or checks, problems)
+    # The new keys meet the old address, because the server goes on listening there.
+    check_bind(applied, problems)
+    problems.raise_if_any(str(new.source or "the built-in configuration"))
     return ConfigChanges(tuple(live), tuple(restart), applied, (*removed, *lost))
 
 
@@ -115,12 +118,13 @@ def _lost_checks(old: Config, new: Config) -> list[str]:
 
 def _check_truncated(old: Config, new: Config, lost: list[str], problems: ProblemCollector) -> None:
     """Note what a file lacks that is still being written; to remove keys or rules on purpose, the file must say so."""
-    # The beginning of the former file may lack keys, as when a person deletes the last one, but no checks.
+    # The beginning of the former file may lack keys, as when a person deletes the last one, but what stays must be checked
+    # as before: a key of which the rest is missing, or approvals that count other annotations.
     if lost and new.outline.is_beginning_of(old.outline):
         problems.note(
             "",
-            f"the file is the former one cut off, as one that is being written, and {', '.join(lost)} would be gone: "
-            "add a comment at its end if that is meant",
+            f"the file is the former one cut off, as one that is being written, and {', '.join(lost)} would be gone or "
+            "changed: add a comment at its end if that is meant",
         )
     if not new.outline.sections:
         problems.note("", "the file says nothing, as one does that is being written")
