@@ -109,6 +109,26 @@ async def test_a_new_day_or_month_renews_a_budget_and_nothing_renews_a_total() -
     await budgets.aclose()
 
 
+async def test_a_day_that_a_clock_is_set_back_to_is_spent_as_it_was() -> None:
+    """fault: K-M"""
+    clock, store, day = Clock(), FakeSpendingStore(), KeyBudget(5.0, "day")
+    before = LocalBudgets(store, every=60, clock=clock)
+    before.spend("ann", 5.0)
+    await before.aclose()
+    clock.now += timedelta(days=1)
+    budgets = LocalBudgets(store, every=60, clock=clock)
+    held = await budgets.reserve("ann", day, 0.1)
+    assert held is not None
+    budgets.settle(held, 1.0)
+    clock.now -= timedelta(days=1)
+    assert await asyncio.gather(*[budgets.reserve("ann", day, 0.1) for _ in range(3)]) == [None, None, None]
+    clock.now += timedelta(days=1)
+    await budgets.open()
+    assert budgets.spent("ann", "day") == pytest.approx(1.0), "what was not written yet counts"
+    await budgets.aclose()
+    assert store.sums_by["ann", "ever"] == pytest.approx(6.0)
+
+
 async def test_spending_is_written_in_batches_and_read_back() -> None:
     store = FakeSpendingStore()
     budgets = LocalBudgets(store, every=0.001)

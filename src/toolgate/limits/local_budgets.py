@@ -64,27 +64,34 @@ class LocalBudgets:
         self._highest_cost: dict[str, float] = {}
         self._opening = asyncio.Lock()
         self._flushing = asyncio.Lock()
-        self._open = False
+        self._labels: tuple[str, ...] = ()  # of the periods whose sums were read
         self._checked_at = 0.0
         self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Read what was spent before; later calls cost nothing."""
-        if self._open:
+        """Read what was spent before; later calls cost nothing until another day begins."""
+        # A clock that is set back leads to a day of which an earlier process may have spent everything.
+        if self._labels == self.labels():
             return
         async with self._opening:
-            if not self._open:
-                self._sums |= await self._spendings.sums(self.labels())
-                self._open = True
+            if self._labels == (labels := self.labels()):
+                return
+            try:
+                await self.refresh()
+            except GatewayOverloaded:
+                if not self._labels:
+                    raise
+                self._labels = labels  # what is known stays; the next write brings the sums
 
     async def refresh(self) -> None:
         """Read again what was spent: `toolgate forget` deletes it from the database."""
         # While amounts are being written they are neither in `_unwritten` nor surely in the database.
         async with self._flushing:
-            written = await self._spendings.sums(self.labels())
+            labels = self.labels()
+            written = await self._spendings.sums(labels)
             self._sums = dict(self._unwritten)
             self.set_written(written)
-            self._open = True
+            self._labels = labels
 
     def spent(self, key: str, period: Period) -> float:
         """Return what a key has spent in the current period."""
