@@ -9,9 +9,10 @@ import hmac
 import json
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -172,6 +173,16 @@ class ScriptedEditor:
     def all(self, type: str) -> list[Frame]:
         """All frames of this type so far."""
         return [frame for frame in self.frames if frame["type"] == type]
+
+    @contextmanager
+    def not_reading(self) -> Iterator[None]:
+        """Read nothing from the socket meanwhile, whose kernel keeps little for it."""
+        self._socket.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, 65536)
+        self._socket.transport.pause_reading()
+        try:
+            yield
+        finally:
+            self._socket.transport.resume_reading()
 
     def kill(self) -> None:
         """Break the connection off, as a killed process does."""

@@ -4,16 +4,17 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.bridge.gateway import ask, gateway
-from tests.bridge.scripted_editor import Frame, editor
+from tests.bridge.scripted_editor import Frame, ScriptedEditor, editor
 from toolgate.approvals.service import ApprovalService
 from toolgate.config import KeySettings, Secret
-from toolgate.config.settings import ApprovalSettings, ServerToolSettings, VscodeSettings
+from toolgate.config.settings import ApprovalSettings, BuiltinToolSettings, ServerToolSettings, VscodeSettings
 
 ASKS = ServerToolSettings(approvals=ApprovalSettings(read_only="ask", hold_seconds=60))
 CALL = 'call calculator {"expression": "6*7"}'
@@ -158,3 +159,52 @@ async def test_nothing_is_received_while_many_answers_are_stored(
         go.set()
         await after
     assert (waits, most) == (True, 16)
+
+
+async def toggle_approvals(http: httpx.AsyncClient, window: ScriptedEditor, times: int) -> None:
+    """Switch approvals off and on in the window, and wait each time until the gateway has noticed."""
+    for number in range(times):
+        for on in (False, True):
+            folders = [f"{number} {on}"]
+            await window.send(
+                {"type": "window", "window": {**window.window, "folders": folders}, "lends": {"approvals": on}}
+            )
+            while (await http.get("/v1/bridge")).json()["data"][0]["folders"] != folders:
+                pass
+            await http.get("/v1/approvals?state=pending")  # as the gateway does for the window
+
+
+async def test_an_editor_that_does_not_read_is_not_sent_approvals_without_end(tmp_path: Path) -> None:
+    """What an editor is shown again and again does not pile up in memory."""
+    tools = ServerToolSettings(builtin=BuiltinToolSettings(roots=(str(tmp_path),)))
+    call = "call write_file " + json.dumps({"path": "a", "content": "x" * 200_000})
+    async with gateway(tools=tools) as http, editor(url(http), approvals=True) as window:
+        options = {"use_server_tools": ["write_file"], "tool_execution": "auto"}
+        asking = asyncio.ensure_future(ask(http, "openai_chat", "echo", False, call, **options))
+        shown = await window.received("approval")
+        with window.not_reading():
+            await toggle_approvals(http, window, 100)
+        await window.round_trip()
+        # What the kernel has taken is sent.
+        assert len(window.all("approval")) < 20
+        await window.send({"type": "answer", "id": shown["id"], "decision": "deny"})
+        await asking
+
+
+async def test_an_editor_that_does_not_read_keeps_no_other_from_being_shown_approvals(tmp_path: Path) -> None:
+    tools = ServerToolSettings(builtin=BuiltinToolSettings(roots=(str(tmp_path),)))
+    options = {"use_server_tools": ["write_file"], "tool_execution": "auto"}
+    async with (
+        gateway(tools=tools) as http,
+        editor(url(http), approvals=True) as unread,
+        editor(url(http), approvals=True) as other,
+    ):
+        with unread.not_reading():
+            calls = ["call write_file " + json.dumps({"path": f"{n}", "content": "x" * 200_000}) for n in range(30)]
+            asking = [asyncio.ensure_future(ask(http, "openai_chat", "echo", False, one, **options)) for one in calls]
+            async with asyncio.timeout(60):
+                while len(shown := {frame["id"] for frame in other.all("approval")}) < len(calls):
+                    await other.round_trip()
+        await http.post("/v1/approvals/deny_all")
+        await asyncio.gather(*asking)
+    assert len(shown) == len(calls)

@@ -44,7 +44,10 @@ class _Person(Struct, frozen=True):
 
 
 class EditorApprovals:
-    """Watches the approvals for all windows of this process that want to see them."""
+    """Watches the approvals for all windows of this process that want to see them.
+
+    Each window has a task of its own, which waits while its editor does not read: others are shown approvals meanwhile.
+    """
 
     def __init__(
         self, approvals: ApprovalService, notifier: ChangeNotifier, caller: Callable[[str], Caller | None]
@@ -54,22 +57,24 @@ class EditorApprovals:
         self._notifier = notifier
         self._caller = caller
         self._shown: dict[EditorSession, set[str]] = {}
-        self._changed = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: dict[EditorSession, tuple[asyncio.Task[None], asyncio.Event]] = {}
 
     def window_changed(self, session: EditorSession) -> None:
         """Show approvals in a window that wants to see them, and no longer in one that does not."""
-        if session.state.lends.approvals and session not in self._shown:
+        if not session.state.lends.approvals:
+            self._shown.pop(session, None)
+        elif session not in self._shown:
             self._shown[session] = set()
-            self._changed.set()
-            if self._watching is None:
-                self._watching = asyncio.get_running_loop().create_task(self._watch())
-        elif not session.state.lends.approvals:
-            self.window_left(session)
+            if session not in self._watching:
+                changed = asyncio.Event()
+                self._watching[session] = asyncio.get_running_loop().create_task(self._watch(session, changed)), changed
+            self._watching[session][1].set()
 
     def window_left(self, session: EditorSession) -> None:
         """Forget a window."""
         self._shown.pop(session, None)
+        if watching := self._watching.pop(session, None):
+            watching[0].cancel()
 
     async def answer(self, session: EditorSession, frame: BridgeApprovalAnswerFrame) -> None:
         """Store the answer of a person, and reply to the editor."""
@@ -93,16 +98,17 @@ class EditorApprovals:
                 arguments=edited,
             )
         except ToolgateError as error:
-            session.write(BridgeErrorFrame(frame.id, error.code, error.message))
+            await session.write_when_read(BridgeErrorFrame(frame.id, error.code, error.message))
         else:
             self._shown.get(session, set()).discard(frame.id)
-            session.write(BridgeApprovalAnswerAckFrame(frame.id, answered.state))
+            await session.write_when_read(BridgeApprovalAnswerAckFrame(frame.id, answered.state))
 
     async def aclose(self) -> None:
         """Stop watching."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
+        tasks = [task for task, _ in self._watching.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _person(self, session: EditorSession) -> _Person | None:
         if not session.owner:  # joined by the token of this machine
@@ -113,20 +119,23 @@ class EditorApprovals:
             return None
         return _Person(caller.name, "admin" in caller.scopes)
 
-    async def _watch(self) -> None:
-        """Compare what waits with what is shown, at every change, while windows want to see it."""
+    async def _watch(self, session: EditorSession, changed: asyncio.Event) -> None:
+        """Compare what waits with what the window shows, at every change, while it wants to see approvals."""
         async with self._notifier.subscribe(CHANGED) as notified:
             while True:
                 notified.clear()
-                self._changed.clear()
+                changed.clear()
                 with suppress(ToolgateError):  # the storage is away: it is read at the next look
-                    for session in tuple(self._shown):
-                        await self._show(session)
-                waiting = [asyncio.ensure_future(one.wait()) for one in (notified, self._changed)]
-                seconds = _POLL_SECONDS if self._shown else None  # without windows, nothing is read until one comes
-                await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                for one in waiting:
-                    one.cancel()
+                    await self._show(session)
+                # A window that wants to see nothing is not compared with anything until it does.
+                events = (notified, changed) if session in self._shown else (changed,)
+                waiting = [asyncio.ensure_future(one.wait()) for one in events]
+                try:
+                    seconds = _POLL_SECONDS if session in self._shown else None
+                    await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for one in waiting:
+                        one.cancel()
 
     async def _show(self, session: EditorSession) -> None:
         person = self._person(session)
@@ -144,11 +153,14 @@ class EditorApprovals:
                 state: str = (await self._approvals.find(id, by=BY, any_caller=True)).state
             except ToolgateError:  # it is not stored any more
                 state = "expired"
-            session.write(BridgeApprovalClosedFrame(id, state))
+            await session.write_when_read(BridgeApprovalClosedFrame(id, state))
         for id, approval in pending.items():
             if id not in shown:
+                encoded = Raw(await run_in_thread(_encoded, approval))
+                await session.write_when_read(BridgeApprovalFrame(id, encoded))
+                if self._shown.get(session) is not shown:  # the person has switched it off meanwhile
+                    return
                 shown.add(id)
-                session.write(BridgeApprovalFrame(id, Raw(await run_in_thread(_encoded, approval))))
 
 
 def _encoded(approval: Approval) -> bytes:

@@ -328,6 +328,10 @@ class EditorSession:
         """Send a short frame at once."""
         self._connection.write(frame)
 
+    async def write_when_read(self, frame: ToEditor) -> None:
+        """Send a frame after the editor has read enough of what was sent before."""
+        await self._connection.send(encode_frame(frame))
+
     def end(self, code: int, reason: str) -> None:
         """Close the connection soon."""
         self._connection.end(code, reason)
