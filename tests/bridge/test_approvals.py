@@ -208,3 +208,17 @@ async def test_an_editor_that_does_not_read_keeps_no_other_from_being_shown_appr
         await http.post("/v1/approvals/deny_all")
         await asyncio.gather(*asking)
     assert len(shown) == len(calls)
+
+
+async def test_many_questions_of_one_key_do_not_hide_those_of_another_in_the_editor() -> None:
+    keys = [KeySettings(name=name, key=Secret(f"{name}-secret"), scopes=("chat", "tools")) for name in ("eager", "ann")]
+    briefly = ServerToolSettings(approvals=ApprovalSettings(read_only="ask", hold_seconds=0))
+    async with gateway(tools=briefly, keys=tuple(keys)) as http, editor(url(http), approvals=True) as window:
+        for name, count in (("eager", 60), ("ann", 1)):
+            headers = {"authorization": f"Bearer {name}-secret"}
+            for number in range(count):
+                call = f'call calculator {{"expression": "{number}"}}'
+                await ask(http, "openai_chat", "echo", False, call, headers=headers, **AUTO)
+        [waiting] = (await http.get("/v1/approvals?state=pending", headers=headers)).json()["data"]
+        shown = await window.received("approval", id=waiting["id"])
+        assert shown["approval"]["caller"] == "ann"

@@ -142,7 +142,8 @@ class EditorApprovals:
         filters = {"state": "pending"}
         if person is not None and not person.is_admin:
             filters["caller"] = person.name
-        page = None if person is None else await self._approvals.page(filters, "asc", None, None, _MOST_SHOWN)
+        # In turns: many questions of one caller do not hide those of another.
+        page = None if person is None else await self._approvals.page(filters, "fair", None, None, _MOST_SHOWN)
         pending = {one.id: one for one in page or ()}
         shown = self._shown.get(session)
         if shown is None:  # it has left while the page was read
