@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from itertools import cycle
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from tests.api.http_client import CLIENTS, HttpConnection, body
 from tests.bridge.gateway import WEATHER, ask, gateway
 from tests.bridge.scripted_editor import (
+    GUARD,
     Frame,
     ScriptedEditor,
     call,
@@ -221,3 +223,25 @@ async def test_more_tools_than_a_model_takes_are_grouped(http: httpx.AsyncClient
     async with editor(url(http), tools=many) as window:
         assert (await ask(http, "openai_chat", "gpt-4o", False, **AUTO)).status == 200
     assert 0 < len(window.all("ask")[0]["tools"]) <= 128
+
+
+async def test_an_editor_that_lends_other_tools_all_the_time_does_not_hide_those_of_another(
+    http: httpx.AsyncClient,
+) -> None:
+    """Many new tools are checked before they are listed; what is lent meanwhile is listed after that."""
+    kinds = [[{**lent(f"tool_{number}"), "description": kind} for number in range(1000)] for kind in "ab"]
+    begun = asyncio.Event()
+
+    async def lend_without_end(window: ScriptedEditor) -> None:
+        for tools in cycle(kinds):
+            await window.lend(tools=tools)
+            begun.set()
+
+    async with editor(url(http)) as restless, editor(url(http)) as other:
+        lending = asyncio.ensure_future(lend_without_end(restless))
+        async with asyncio.timeout(GUARD):
+            await begun.wait()
+            await other.lend(tools=TOOLS)
+            while not (await http.get("/v1/tools?name=get_weather")).json()["data"]:
+                pass
+        lending.cancel()

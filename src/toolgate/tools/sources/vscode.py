@@ -77,6 +77,9 @@ class VscodeToolSource:
         if seconds != self._seconds:
             self._seconds = seconds
             self._known = [(lent, VscodeTool(self._windows, lent, seconds)) for lent, _ in self._known]
+            if self._checking is not None:  # it would bring tools with the former time
+                self._checking.cancel()
+                self._checking = None
             self._update()
             self._on_change()
 
@@ -89,13 +92,14 @@ class VscodeToolSource:
 
     def _update(self) -> None:
         """Take over what is lent now; the schemas of many new tools are checked in a thread first."""
+        # A check that has begun is not begun anew: a window that changes its tools all the time would keep out all others.
+        if self._checking is not None:
+            return
         lent = self._windows.tools()
         # By identity: a window that sends its tools again lends new objects. `_known` keeps the old ones alive.
         known = {id(one): tool for one, tool in self._known}
         found = [(one, known.get(id(one)) or VscodeTool(self._windows, one, self._seconds)) for one in lent]
         new = [tool for one, tool in found if id(one) not in known]
-        if self._checking is not None:
-            self._checking.cancel()
         if len(new) > _FEW:
             self._checking = asyncio.get_running_loop().create_task(self._check_then_use(found, new))
         elif found != self._known:
@@ -103,10 +107,12 @@ class VscodeToolSource:
             self._on_change()
 
     async def _check_then_use(self, found: "list[tuple[LentTool, VscodeTool]]", new: "list[VscodeTool]") -> None:
-        for tool in new:  # the registry checks them again, on the loop, and finds the results in the cache
-            await asyncio.to_thread(self._schemas.problem, tool.spec.input_schema)
-        self._known = found
+        schemas = [tool.spec.input_schema for tool in new]
+        # The registry checks them again, on the loop, and finds the results in the cache.
+        await asyncio.to_thread(lambda: [self._schemas.problem(schema) for schema in schemas])
+        self._known, self._checking = found, None
         self._on_change()
+        self._update()  # what was lent or withdrawn meanwhile
 
 
 class VscodeTool:
