@@ -83,6 +83,7 @@ class ToolSourceFactory:
 
         spec = ServerToolDefinition(
             source="api",
+            target=registration.url,
             **{
                 name: getattr(registration, name)
                 for name in ServerToolDefinition.__struct_fields__

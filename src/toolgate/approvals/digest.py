@@ -52,9 +52,10 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def spec_digest(spec: ServerToolDefinition) -> str:
-    """Digest the definition of a tool: any change of its fields changes the digest."""
+    """Digest the definition of a tool: any change of its fields, or of where its calls go, changes the digest."""
     defined = (spec.name, spec.source, spec.origin, spec.description, spec.input_schema, spec.output_schema)
-    return _digest(_encode((*defined, spec.annotations, spec.approval)))
+    target = () if spec.target is None else (spec.target,)  # without one, the digest is that of earlier versions
+    return _digest(_encode((*defined, spec.annotations, spec.approval, *target)))
 
 
 def call_digest(caller: str, tool: str, arguments: str, spec: str, policy: str) -> str:

@@ -36,7 +36,9 @@ class ServerToolDefinition(Struct, frozen=True, kw_only=True):
     """The definition of a tool: all that is known without running it.
 
     `name` is unique among the server's tools and every upstream accepts it; `origin` is the tool's name in its source.
-    `source` is the name of the source. `approval` is what the author asks for; the policy may be stricter.
+    `source` is the name of the source. `target` is where calls go, a URL or a command, unless the source alone decides it:
+    an approval of the tool is for this target, and it is shown to no client, because it may hold credentials.
+    `approval` is what the author asks for; the policy may be stricter.
     A `private` tool can be called by name in code and is never listed or offered.
     """
 
@@ -46,6 +48,7 @@ class ServerToolDefinition(Struct, frozen=True, kw_only=True):
     input_schema: Mapping[str, Any] = field(default_factory=lambda: NO_INPUT)
     output_schema: Mapping[str, Any] | None = None
     origin: str | None = None
+    target: str | None = None
     display_name: str | None = None
     reference_name: str | None = None
     user_description: str | None = None

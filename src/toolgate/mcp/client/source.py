@@ -356,6 +356,7 @@ class McpSource:
                 input_schema=tool.input_schema,
                 output_schema=tool.output_schema,
                 origin=tool.name,
+                target=self._server.address,
                 display_name=tool.title,
                 icon=tool.icon,
                 tags=self._tags,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 Grant: TypeAlias = Literal["authorization_code", "client_credentials"]
@@ -14,6 +15,11 @@ class StdioServerConfig(Struct, frozen=True):
     command: tuple[str, ...]
     env: Mapping[str, str] = {}
     cwd: str | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the server is: the command and its folder."""
+        return msgspec.json.encode((self.command, self.cwd)).decode()
 
 
 class OAuthConfig(Struct, frozen=True):
@@ -42,3 +48,8 @@ class RemoteServerConfig(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     oauth: OAuthConfig = OAuthConfig()
     handshake: bool = False
+
+    @property
+    def address(self) -> str:
+        """Where the server is: its URL."""
+        return self.url

@@ -177,6 +177,7 @@ class OperationReader:
             source=f"http/{self._service}",
             input_schema=schema,
             origin=found.id,
+            target=f"{found.method.upper()} {self._base}{found.path}",
             display_name=str(summary or found.label)[:100],
             user_description=f"{summary} ({found.label})" if summary else found.label,
             tags=tuple(dict.fromkeys(("http", self._service, *tags))),

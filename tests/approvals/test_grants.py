@@ -1,0 +1,99 @@
+"""Grants over the whole server: they are for the tool as a person has seen it, and for where its calls go (spec: A2)."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import yaml
+
+from tests.stage import served
+from toolgate.app.reloadable_asgi_app import Toolgate
+from toolgate.config import load
+
+SERVER = Path(__file__).parents[1] / "mcp" / "client" / "mock_server.py"
+DOCUMENT = {"openapi": "3.1.0", "paths": {"/things": {"post": {"operationId": "make", "responses": {}}}}}
+
+
+@contextmanager
+def gateway(folder: Path, **tools: Any) -> Iterator[httpx.Client]:
+    """A gateway with these tools, whose storage is the same at every start."""
+    path = folder / "toolgate.yaml"
+    config = {"server": {"port": 0}, "storage": f"sqlite:///{folder}/gate.db", "log": {"level": "error"}}
+    path.write_text(yaml.safe_dump({**config, "tools": {**tools, "approvals": {"hold_seconds": 0}}}))
+    with served(Toolgate(load(path, {}))) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+def is_asked(client: httpx.Client, tool: str) -> bool:
+    """Whether a call of the tool waits for a person; a call that fails was made without asking."""
+    deadline = time.monotonic() + 30
+    while client.get(f"/v1/tools/{tool}").status_code == 404 and time.monotonic() < deadline:
+        time.sleep(0.02)  # its source is still connecting
+    # Each time another conversation, which is not resumed from a stored one.
+    messages = [{"role": "system", "content": uuid4().hex}, {"role": "user", "content": f"call {tool} {{}}"}]
+    body = {"model": "echo", "messages": messages, "use_server_tools": [tool], "tool_execution": "auto"}
+    answer: str = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+    return "waits for approval" in answer
+
+
+def grant(client: httpx.Client) -> None:
+    """Approve the open question for good, and the call that was asked about."""
+    [waiting] = client.get("/v1/approvals?state=pending").json()["data"]
+    assert client.post(f"/v1/approvals/{waiting['id']}", json={"decision": "approve", "level": "always"}).is_success
+
+
+def http_service(folder: Path, which: str) -> dict[str, Any]:
+    (folder / "things.json").write_text(json.dumps(DOCUMENT))
+    return {"http": {"box": {"openapi": "things.json", "base_url": f"http://127.0.0.1:1/{which}"}}}
+
+
+def stdio_server(folder: Path, which: str) -> dict[str, Any]:
+    state = folder / which
+    state.mkdir(exist_ok=True)
+    return {"mcp": {"box": {"command": [sys.executable, str(SERVER), "good", str(state)]}}}
+
+
+@pytest.mark.parametrize(("tools", "name"), [(http_service, "box_make"), (stdio_server, "box_echo")])
+def test_a_grant_outlives_a_restart_but_not_a_change_of_where_calls_go(tools: Any, name: str, tmp_path: Path) -> None:
+    with gateway(tmp_path, **tools(tmp_path, "one")) as client:
+        assert is_asked(client, name)
+        grant(client)
+        assert not is_asked(client, name)  # uses the approval of that call
+    with gateway(tmp_path, **tools(tmp_path, "one")) as client:
+        assert not is_asked(client, name)
+    with gateway(tmp_path, **tools(tmp_path, "other")) as client:
+        assert is_asked(client, name)
+
+
+def test_a_grant_does_not_pass_to_a_tool_that_is_registered_under_the_same_name_with_another_url(
+    tmp_path: Path,
+) -> None:
+    tool = {"type": "http", "name": "hook", "description": "Does it.", "url": "http://127.0.0.1:1/seen"}
+    with gateway(tmp_path) as client:
+        client.post("/v1/tools", json=tool)
+        assert is_asked(client, "hook")
+        grant(client)
+        assert not is_asked(client, "hook")
+        for url, asked in ((tool["url"], False), ("http://127.0.0.1:1/other", True)):
+            assert client.delete("/v1/tools/hook").is_success
+            assert client.post("/v1/tools", json={**tool, "url": url}).is_success
+            assert is_asked(client, "hook") == asked
+
+
+def test_a_question_about_a_tool_that_was_registered_anew_with_another_url_is_out_of_scope(tmp_path: Path) -> None:
+    tool = {"type": "http", "name": "hook", "description": "Does it.", "url": "http://127.0.0.1:1/seen"}
+    with gateway(tmp_path) as client:
+        client.post("/v1/tools", json=tool)
+        assert is_asked(client, "hook")
+        client.delete("/v1/tools/hook")
+        client.post("/v1/tools", json={**tool, "url": "http://127.0.0.1:1/other"})
+        [waiting] = client.get("/v1/approvals?state=pending").json()["data"]
+        answer = client.post(f"/v1/approvals/{waiting['id']}", json={"decision": "approve"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "out_of_scope")
