@@ -26,7 +26,8 @@ def gateway(folder: Path, **tools: Any) -> Iterator[httpx.Client]:
     """A gateway with these tools, whose storage is the same at every start."""
     path = folder / "toolgate.yaml"
     config = {"server": {"port": 0}, "storage": f"sqlite:///{folder}/gate.db", "log": {"level": "error"}}
-    path.write_text(yaml.safe_dump({**config, "tools": {**tools, "approvals": {"hold_seconds": 0}}}))
+    tools["approvals"] = {"hold_seconds": 0, **tools.get("approvals", {})}
+    path.write_text(yaml.safe_dump({**config, "tools": tools}))
     with served(Toolgate(load(path, {}))) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
@@ -97,3 +98,20 @@ def test_a_question_about_a_tool_that_was_registered_anew_with_another_url_is_ou
         [waiting] = client.get("/v1/approvals?state=pending").json()["data"]
         answer = client.post(f"/v1/approvals/{waiting['id']}", json={"decision": "approve"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "out_of_scope")
+
+
+@pytest.mark.parametrize(
+    ("trusted", "asked"), [([], True), (["mcp/*"], True), (["mcp/other"], False), (["api"], False), (["*"], False)]
+)
+def test_the_annotations_of_a_registered_mcp_server_count_only_if_the_configuration_means_it(
+    trusted: list[str], asked: bool, tmp_path: Path
+) -> None:
+    """The operator vouches for the servers of the configuration; one with an admin key registers others."""
+    (tmp_path / "gate").mkdir()
+    with gateway(tmp_path) as other:
+        address = str(other.base_url).rstrip("/")
+        server = {"type": "mcp", "name": "other", "url": f"{address}/mcp"}
+        approvals = {"trusted": trusted} if trusted else {}
+        with gateway(tmp_path / "gate", reach=[address.removeprefix("http://")], approvals=approvals) as client:
+            assert client.post("/v1/tools", json=server).is_success
+            assert is_asked(client, "other_clock") == asked

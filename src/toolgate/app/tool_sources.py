@@ -84,6 +84,7 @@ class ToolSourceFactory:
         spec = ServerToolDefinition(
             source="api",
             target=registration.url,
+            registered=True,
             **{
                 name: getattr(registration, name)
                 for name in ServerToolDefinition.__struct_fields__
@@ -148,6 +149,7 @@ class ToolSourceFactory:
             foreign_prefixes=[one for one in others if one.startswith(own) and (one != own or not trusted)],
             trust=server.trust,
             tags=server.tags,
+            registered=not trusted,
             timeout=server.timeout,
             connect_seconds=server.connect_timeout,
         )

@@ -26,6 +26,8 @@ _STRICTNESS: Mapping[Stance, int] = {"allow": 0, "ask": 1, "deny": 2}
 _AUTO_APPROVED = "the configuration approves it"
 # Sources that the configuration names, whose operator vouches for their annotations; not those registered at run time.
 TRUSTED = ("builtin", "python", "http/*", "mcp/*")
+# Names all tools that are registered at run time, those of registered MCP servers included.
+REGISTERED = "api"
 
 
 class ApprovalRule(Struct, frozen=True, kw_only=True):
@@ -147,7 +149,12 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, dict=True):
         return self.read_only, "the tool only reads"
 
     def _is_trusted(self, spec: ServerToolDefinition) -> bool:
-        return bool(self.trusted) and _matches(self.trusted, spec.source)
+        if not self.trusted:
+            return False
+        if spec.registered:
+            # A registered MCP server is named like those of the configuration: their pattern `mcp/*` is not meant for it.
+            return _matches(self.trusted, REGISTERED) or spec.source in self.trusted
+        return _matches(self.trusted, spec.source)
 
     @cached_property
     def _urls(self) -> tuple[AutoApprovedUrlPattern, ...]:

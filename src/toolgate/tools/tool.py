@@ -38,7 +38,8 @@ class ServerToolDefinition(Struct, frozen=True, kw_only=True):
     `name` is unique among the server's tools and every upstream accepts it; `origin` is the tool's name in its source.
     `source` is the name of the source. `target` is where calls go, a URL or a command, unless the source alone decides it:
     an approval of the tool is for this target, and it is shown to no client, because it may hold credentials.
-    `approval` is what the author asks for; the policy may be stricter.
+    `approval` is what the author asks for; the policy may be stricter. A `registered` tool, or its server, was registered
+    at run time: the operator does not vouch for its annotations.
     A `private` tool can be called by name in code and is never listed or offered.
     """
 
@@ -49,6 +50,7 @@ class ServerToolDefinition(Struct, frozen=True, kw_only=True):
     output_schema: Mapping[str, Any] | None = None
     origin: str | None = None
     target: str | None = None
+    registered: bool = False
     display_name: str | None = None
     reference_name: str | None = None
     user_description: str | None = None

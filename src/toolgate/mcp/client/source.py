@@ -82,6 +82,7 @@ class McpSource:
         foreign_prefixes: Sequence[str] = (),
         trust: Trust = "pinned",
         tags: Sequence[str] = (),
+        registered: bool = False,
         timeout: float | None = None,
         connect_seconds: float = 10.0,
         check_seconds: float = 300.0,
@@ -91,7 +92,7 @@ class McpSource:
         """Open nothing yet; a remote server needs `http`, and `tokens` if it may demand a login.
 
         `prefix` is put before every tool name, by default the server's name and an underscore. A tool whose public name
-        begins with one of `foreign_prefixes` waits for a person.
+        begins with one of `foreign_prefixes` waits for a person. `registered` means that no configuration names the server.
         The list is requested again every `check_seconds`, which shows whether the server still answers.
         """
         if isinstance(server, RemoteServerConfig) and http is None:
@@ -106,6 +107,7 @@ class McpSource:
         self._foreign_prefixes = tuple(foreign_prefixes)
         self._trust = trust
         self._tags = tuple(tags)
+        self._registered = registered
         self._timeout = timeout
         self._connect_seconds = connect_seconds
         self._check_seconds = check_seconds
@@ -357,6 +359,7 @@ class McpSource:
                 output_schema=tool.output_schema,
                 origin=tool.name,
                 target=self._server.address,
+                registered=self._registered,
                 display_name=tool.title,
                 icon=tool.icon,
                 tags=self._tags,
