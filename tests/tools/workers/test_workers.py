@@ -155,6 +155,21 @@ def chatter(progress: Progress) -> str:
     for number in range(20_000):
         progress.report("y" * 5000, number, 20_000)
     return "said it all"
+
+KEPT = []
+
+@tool
+def keep(progress: Progress) -> str:
+    """Keep what reports the progress of this call, as a thread does that goes on after it."""
+    KEPT.append(progress)
+    progress.report("in time")
+    return "kept"
+
+@tool
+def use_kept() -> str:
+    """Report the progress of a call that has ended."""
+    KEPT.pop().report("too late")
+    return "used"
 '''
 
 
@@ -422,6 +437,14 @@ async def test_progress_crosses_the_border_but_a_flood_of_it_does_not(workers: W
     assert output.content == (Text("said it all"),)
     assert reports[0] == CallProgressUpdate("y" * 1000, 0, 20_000)
     assert 10 < len(reports) < 1000
+
+
+async def test_progress_of_a_call_that_has_ended_does_not_become_that_of_the_next(workers: Workers) -> None:
+    """The next call of the process may be another caller's."""
+    reports: list[tuple[str, str | None]] = []
+    await workers.call("keep", lambda update: reports.append(("first", update.message)))
+    await workers.call("use_kept", lambda update: reports.append(("second", update.message)))
+    assert reports == [("first", "in time")]
 
 
 async def test_the_loop_stays_quick_whatever_tools_do(workers: Workers) -> None:

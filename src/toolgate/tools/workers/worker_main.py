@@ -151,14 +151,16 @@ class ToolWorkerLoop:
         with suppress(ValueError, OSError):  # a lower limit is in force already
             soft_limit = int(time.process_time()) + self._limits.cpu + 1
             resource.setrlimit(resource.RLIMIT_CPU, (soft_limit, hard_limit))
-        call = InjectableCallValues(
-            self._cancellation.token, ProgressReporter(ToolWorkerProgressThrottle(self._pipes)), invocation
-        )
-        if step.blocks:
-            return step.run(arguments, call)
-        # One loop for all calls of the process: tools keep clients and connections that belong to it.
-        self._runner = self._runner or asyncio.Runner()
-        return self._runner.run(_run_cancellable(step, arguments, call))
+        reports = ToolWorkerProgressThrottle(self._pipes)
+        call = InjectableCallValues(self._cancellation.token, ProgressReporter(reports), invocation)
+        try:
+            if step.blocks:
+                return step.run(arguments, call)
+            # One loop for all calls of the process: tools keep clients and connections that belong to it.
+            self._runner = self._runner or asyncio.Runner()
+            return self._runner.run(_run_cancellable(step, arguments, call))
+        finally:
+            reports.close()
 
 
 class ToolWorkerProgressThrottle:
@@ -168,9 +170,21 @@ class ToolWorkerProgressThrottle:
         self._pipes = pipes
         self._left = float(_REPORTS_PER_SECOND)
         self._last = time.monotonic()
+        self._sending = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Send no more reports: the server would take them for those of the next call, which may be another caller's."""
+        with self._sending:
+            self._closed = True
 
     def __call__(self, progress: CallProgressUpdate) -> None:
-        """Send the report, unless there were too many in the last second."""
+        """Send the report, unless the call has ended or there were too many in the last second."""
+        with self._sending:  # a tool may go on in a thread or a task after its call has ended
+            if not self._closed:
+                self._send(progress)
+
+    def _send(self, progress: CallProgressUpdate) -> None:
         now = time.monotonic()  # a token bucket
         self._left = min(_REPORTS_PER_SECOND, self._left + (now - self._last) * _REPORTS_PER_SECOND)
         self._last = now
