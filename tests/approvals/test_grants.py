@@ -1,9 +1,10 @@
-"""Grants over the whole server: they are for the tool as a person has seen it, and for where its calls go (spec: A2)."""
+"""Approvals over the whole server: they are for the tool as a person has seen it, and for where its calls go (spec: A2)."""
 
 import json
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,16 +33,20 @@ def gateway(folder: Path, **tools: Any) -> Iterator[httpx.Client]:
         yield client
 
 
-def is_asked(client: httpx.Client, tool: str) -> bool:
-    """Whether a call of the tool waits for a person; a call that fails was made without asking."""
+def call(client: httpx.Client, tool: str) -> str:
+    """Have the model call a tool, and return what it answers with the result."""
     deadline = time.monotonic() + 30
     while client.get(f"/v1/tools/{tool}").status_code == 404 and time.monotonic() < deadline:
         time.sleep(0.02)  # its source is still connecting
     # Each time another conversation, which is not resumed from a stored one.
     messages = [{"role": "system", "content": uuid4().hex}, {"role": "user", "content": f"call {tool} {{}}"}]
     body = {"model": "echo", "messages": messages, "use_server_tools": [tool], "tool_execution": "auto"}
-    answer: str = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
-    return "waits for approval" in answer
+    return str(client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"])
+
+
+def is_asked(client: httpx.Client, tool: str) -> bool:
+    """Whether a call of the tool waits for a person; a call that fails was made without asking."""
+    return "waits for approval" in call(client, tool)
 
 
 def grant(client: httpx.Client) -> None:
@@ -115,3 +120,15 @@ def test_the_annotations_of_a_registered_mcp_server_count_only_if_the_configurat
         with gateway(tmp_path / "gate", reach=[address.removeprefix("http://")], approvals=approvals) as client:
             assert client.post("/v1/tools", json=server).is_success
             assert is_asked(client, "other_clock") == asked
+
+
+def test_a_call_that_waits_is_not_made_once_its_registered_tool_is_deleted(tmp_path: Path) -> None:
+    tool = {"type": "http", "name": "hook", "description": "Does it.", "url": "http://127.0.0.1:1/seen"}
+    with gateway(tmp_path, approvals={"hold_seconds": 60}) as client, ThreadPoolExecutor() as threads:
+        client.post("/v1/tools", json=tool)
+        none = client.get("/v1/approvals?state=pending").json()["version"]
+        asking = threads.submit(call, client, "hook")
+        [waiting] = client.get(f"/v1/approvals?state=pending&wait=30&version={none}").json()["data"]
+        assert client.delete("/v1/tools/hook").is_success
+        client.post(f"/v1/approvals/{waiting['id']}", json={"decision": "approve"})
+        assert "It was not run" in asking.result(60)

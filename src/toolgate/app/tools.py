@@ -11,6 +11,7 @@ from toolgate.api.tools import ToolEndpoints
 from toolgate.app.reloadable_tool_settings import ReloadableToolSettings, reloadable_tool_settings
 from toolgate.app.startup_helpers import make_database, make_logger
 from toolgate.app.tool_sources import ToolSourceFactory
+from toolgate.approvals.digest import spec_digest
 from toolgate.approvals.record import Approval, StandingApproval
 from toolgate.approvals.service import ApprovalService
 from toolgate.approvals.webhook import NewApprovalWebhook
@@ -187,6 +188,11 @@ class ToolService:
 
     def _permits(self, name: str, spec: ServerToolDefinition) -> bool:
         """Return whether the caller of this name may run the tool now."""
+        # A run keeps the tools that it began with; one that was registered may have been deleted or replaced since.
+        if spec.registered:
+            current = self._definition(spec.name)
+            if current is None or spec_digest(current) != spec_digest(spec):
+                return False
         if self._authenticator is None:  # over stdio: the client is the person who started the process
             return True
         caller = self._authenticator.named(name)

@@ -181,9 +181,9 @@ class ToolRunner:
         if verdict.arguments is not None:  # a person has edited them, and may have made a mistake
             edited = await self._check.read(tool.spec, verdict.arguments)
             invocation = replace(invocation, arguments=edited, text=verdict.arguments)
-        # The caller's rights may have changed while a person took their time.
+        # The caller's rights may have changed while a person took their time, and the tool may be gone.
         if not self._permits(invocation.caller, tool.spec):
-            raise CallDenied(f"The caller may not use {name} any more. It was not run.")
+            raise CallDenied(f"{name} may not be called by this caller any more, or was deleted. It was not run.")
         timer.started_at = time.monotonic()  # the wait for a person is not the tool's time
         return await self._output(tool, invocation, timer.start)
 
