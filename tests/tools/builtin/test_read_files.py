@@ -5,13 +5,14 @@ import os
 import threading
 from base64 import b64decode
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.tools.invoke import invocation_of, run, run_text, text_of
 from toolgate.conversation.message import Media
-from toolgate.tools.builtin import read_files
+from toolgate.tools.builtin import read_files, search_files
 from toolgate.tools.builtin.granted_folders import GrantedFolders, GrantedPath
 from toolgate.tools.builtin.read_files import MAX_TEXT, ListFilesTool, ReadFileTool
 from toolgate.tools.builtin.search_files import SearchFilesTool, fits
@@ -94,6 +95,28 @@ async def test_lines_are_not_skipped_for_longer_than_a_call_may_take(
     monkeypatch.setattr(read_files, "MAX_SECONDS", -1.0)
     with pytest.raises(ToolCallFailed, match="too long to be read up to that one"):
         await run(ReadFileTool(roots), path="lines.txt", offset=50)
+
+
+@pytest.mark.parametrize("tool", [ListFilesTool, SearchFilesTool])
+async def test_a_folder_of_very_many_files_is_not_read_for_longer_than_a_call_may_take(
+    tool: Any, roots: GrantedFolders, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread cannot be stopped: it would use the processor long after the call has timed out."""
+    for number in range(100):
+        (top / f"{number}.txt").touch()
+    looked_at: list[GrantedPath] = []
+    hides = GrantedFolders.hides
+
+    def count_and_hide(self: GrantedFolders, place: GrantedPath) -> bool:
+        looked_at.append(place)
+        return hides(self, place)
+
+    monkeypatch.setattr(GrantedFolders, "hides", count_and_hide)
+    clock = SimpleNamespace(monotonic=lambda: float(len(looked_at)))  # a second for each entry
+    monkeypatch.setattr(read_files, "time", clock)
+    monkeypatch.setattr(search_files, "time", clock)
+    assert "ended after 8 s" in await run_text(tool(roots))
+    assert len(looked_at) < 20
 
 
 async def test_an_absolute_path_inside_the_root_is_understood(roots: GrantedFolders, top: Path) -> None:

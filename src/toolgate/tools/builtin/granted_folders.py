@@ -6,10 +6,11 @@ at a time and without following links: a link that a program swaps in meanwhile 
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from pathlib import Path
 
 from msgspec import Struct
@@ -46,6 +47,9 @@ HIDDEN = (
     "*.keystore",
     "*.kdbx",
 )
+# One pattern of all, because every entry of a folder is compared with it. In lower case: some file systems open `.ENV` as
+# `.env`.
+_HIDDEN = re.compile("|".join(map(translate, HIDDEN)))
 _MAX_PATH = 4096
 # O_NOFOLLOW: the path was resolved before, so that a link in it can only be one that was swapped in since.
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -132,8 +136,7 @@ class GrantedFolders:
 
     def hides(self, place: GrantedPath) -> bool:
         """Whether the path may contain secrets, or belongs to the server itself."""
-        # In lower case, because some file systems open `.ENV` as `.env`.
-        if any(fnmatchcase(part.casefold(), pattern) for part in place.parts for pattern in HIDDEN):
+        if any(_HIDDEN.match(part.casefold()) for part in place.parts):
             return True
         real = place.real
         # The suffix covers the journal of a database.

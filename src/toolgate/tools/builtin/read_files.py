@@ -4,7 +4,9 @@ import asyncio
 import os
 import time
 from base64 import b64encode
+from collections.abc import Callable
 from io import BufferedReader
+from itertools import takewhile
 
 from msgspec import Struct
 
@@ -111,21 +113,24 @@ class ListFilesTool:
     def _list(self, path: str, depth: int) -> ToolOutput:
         several = path.strip() in ("", ".") and self._roots.names != (".",)
         lines: list[str] = []
+        until = time.monotonic() + MAX_SECONDS
         if several:
             lines = [f"{name}/" for name in self._roots.names]
         else:
-            self._add(self._roots.place(path), depth, "", lines)
+            self._add(self._roots.place(path), depth, "", lines, until)
         if len(lines) > MAX_ENTRIES:
             lines[MAX_ENTRIES:] = [f"[more than {MAX_ENTRIES} entries: list a folder below, or use search_files]"]
+        elif time.monotonic() > until:
+            lines.append(f"[there may be more: the listing ended after {MAX_SECONDS:g} s]")
         return ToolOutput((Text("\n".join(lines) or "(empty)"),))
 
-    def _add(self, place: GrantedPath, depth: int, indent: str, lines: list[str]) -> None:
-        for entry in entries(self._roots, place):
+    def _add(self, place: GrantedPath, depth: int, indent: str, lines: list[str], until: float) -> None:
+        for entry in entries(self._roots, place, lambda: time.monotonic() > until):
             if len(lines) > MAX_ENTRIES:
                 return
             lines.append(f"{indent}{entry.line}")
             if entry.is_folder and depth > 1:
-                self._add(entry.place, depth - 1, f"{indent}  ", lines)
+                self._add(entry.place, depth - 1, f"{indent}  ", lines, until)
 
 
 class FolderEntry(Struct, frozen=True):
@@ -145,11 +150,11 @@ class FolderEntry(Struct, frozen=True):
         return f"{name}  {self.size}" if self.is_file else f"{name}  (link or special file)"
 
 
-def entries(roots: GrantedFolders, place: GrantedPath) -> list[FolderEntry]:
-    """List the entries of a folder that are not hidden from tools, folders first."""
+def entries(roots: GrantedFolders, place: GrantedPath, is_late: Callable[[], bool]) -> list[FolderEntry]:
+    """List the entries of a folder that are not hidden from tools, folders first; those found until it `is_late`."""
     found: list[FolderEntry] = []
     with roots.folder(place) as folder, os.scandir(folder) as names:
-        for name in names:
+        for name in takewhile(lambda _: not is_late(), names):  # a folder may have millions
             inner = place.below(name.name)
             # A name with a line break could pass for several entries.
             if roots.hides(inner) or not name.name.isprintable():

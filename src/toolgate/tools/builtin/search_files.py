@@ -142,11 +142,13 @@ class _Search:
         while folders:
             folder = folders.pop()
             try:
-                inside = entries(self._roots, folder)
+                inside = entries(self._roots, folder, self._is_late)
             except ToolCallFailed:  # it may not be read, or was deleted meanwhile
                 if folder is top:
                     raise
                 continue
+            if self._is_at_limit():
+                return
             folders += [one.place for one in reversed(inside) if one.is_folder and one.place.parts[-1] not in SKIPPED]
             for one in inside:
                 if self._is_at_limit():
@@ -179,9 +181,12 @@ class _Search:
             self._cut_off = f"the search ended after {MAX_FILES} files"
         elif self._bytes >= MAX_BYTES:
             self._cut_off = f"the search ended after {MAX_BYTES // 1024 // 1024} MiB"
-        elif self._stop.is_set() or time.monotonic() > self._until:
+        elif self._is_late():
             self._cut_off = f"the search ended after {MAX_SECONDS:g} s"
         return bool(self._cut_off)
+
+    def _is_late(self) -> bool:
+        return self._stop.is_set() or time.monotonic() > self._until
 
 
 def fits(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
