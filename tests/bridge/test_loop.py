@@ -29,6 +29,9 @@ def tools() -> str:
 
 FRAMES: dict[str, Callable[[], str]] = {
     "1,024 tools with large schemas": tools,
+    "a tool with a long schema that JSON escapes": lambda: json.dumps(
+        {"type": "tools", "rev": 99, "items": [{"name": "tool", "input_schema": {"description": "\n" * (MOST // 2)}}]}
+    ),
     "many models": lambda: json.dumps(
         {"type": "models", "rev": 99, "items": [{**GPT, "id": str(n)} for n in range(9000)]}
     ),

@@ -1,18 +1,19 @@
 """Keep of what an editor lends what can be used, and of everything no more than a bound. Pure."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
 from toolgate.bridge.frames import EditorNameAndVersion, LentModel, LentTool, WindowDescription
 from toolgate.wire.fields import MAX_TOKENS
-from toolgate.wire.jsontext import encode
 
 # What an editor has from us is not taken back: requests would go round in a ring.
 OWN_VENDOR, OWN_TOOLS = "toolgate", "mcp_toolgate_"
 
 MAX_MODELS, MAX_TOOLS = 256, 1024
-# Bytes of all tools of a window: they stay in memory, where they take several times as much.
+# Of all tools of a window, about as JSON: they stay in memory, where they take several times as much.
 MAX_TOOL_BYTES = 2 * 1024 * 1024
 
 _MAX_FOLDERS, _MAX_CONTEXT, _MAX_CONTEXT_TEXT = 32, 64, 256
@@ -49,11 +50,25 @@ def usable_tools(items: tuple[LentTool, ...]) -> tuple[LentTool, ...]:
             continue
         tags = tuple([tag[:_MAX_NAME] for tag in one.tags[:_MAX_TAGS]])
         tool = replace(one, description=one.description[:_MAX_DESCRIPTION], tags=tags)
-        size += len(encode(tool))
+        size += _size((tool.name, tool.description, tool.tags, tool.input_schema))
         if size > MAX_TOOL_BYTES:
             break
         kept.append(tool)
     return tuple(kept)
+
+
+def _size(value: Any) -> int:
+    """Count the characters of a JSON value, roughly: encoding millions of them is one long call that nothing interrupts."""
+    size, values = 0, [value]
+    while values:
+        one = values.pop()
+        size += len(one) if isinstance(one, str) else 4
+        if isinstance(one, Mapping):
+            values += one.keys()
+            values += one.values()
+        elif isinstance(one, (list, tuple)):
+            values += one
+    return size
 
 
 def bounded_identity(editor: EditorNameAndVersion) -> EditorNameAndVersion:

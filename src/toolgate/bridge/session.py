@@ -46,6 +46,7 @@ from toolgate.bridge.frames import (
 from toolgate.bridge.handshake import BridgeCredentials, join
 from toolgate.bridge.windows import EditorWindows, ExchangeKind, WindowState
 from toolgate.conversation.errors import UpstreamRejected, UpstreamUnreachable
+from toolgate.engine.json_thread import run_in_thread
 from toolgate.scheduling import FairSlots
 
 # Answers to approvals that are stored at the same time; nothing is received while there are more.
@@ -204,6 +205,8 @@ class EditorSession:
             await self._connection.send(encode_frame(BridgePongFrame(frame.n)))
         while isinstance(frame, BridgeApprovalAnswerFrame) and len(self._answering) >= _MAX_ANSWERING:
             await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
+        if isinstance(frame, BridgeToolsFrame):  # measuring many of them takes long
+            frame = replace(frame, items=await run_in_thread(usable_tools, frame.items))
         self._receive(frame, text)
         return True
 
@@ -248,7 +251,7 @@ class EditorSession:
             case BridgeToolsFrame(rev=rev, items=items):
                 if rev > self._tool_rev:
                     self._tool_rev = rev
-                    self._lend(replace(self.state, tools=usable_tools(items)))
+                    self._lend(replace(self.state, tools=items))
             case BridgeWindowChangedFrame():
                 self._update_window(frame)
             case BridgeApprovalAnswerFrame():
