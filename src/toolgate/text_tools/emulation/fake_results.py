@@ -45,7 +45,9 @@ class FakeResultFilter:
         self._tools = tools
         self._marks = marks
         self._deciding = True  # the current line may be one that is held back
-        self._line = ""
+        self._line: list[str] = []  # the pieces of the current line, while it may be held back
+        self._size = 0  # of these pieces
+        self._is_call = self._is_separator = False  # what the current line is so far
         self._held: list[str] = []
 
     def feed(self, text: str) -> str:
@@ -62,37 +64,48 @@ class FakeResultFilter:
                 self._deciding = piece.endswith("\n")
                 self._has_text = self._has_text or not piece.isspace()
                 continue
-            self._line += piece
-            line = self._line
+            self._line.append(piece)
+            self._size += len(piece)
+            is_same = self._is_call or (self._is_separator and piece.isspace())
+            if is_same and self._size <= _LONGEST_LINE and not piece.endswith("\n"):
+                continue  # without joining the line, or each delta would cost as much as the line is long
+            line = "".join(self._line)
             made_up = line.startswith(self._marks) and (self.after_call or self._held or not self._has_text)
             if made_up or (self.after_call and line.startswith(OUTPUT_MARKS)):
                 self.cut = True
-                self._line = ""
+                self._start_line()
             elif len(line) <= _LONGEST_LINE and self._may_be_held(line):
                 if line.endswith("\n"):
                     self._held.append(line)
-                    self._line = ""
+                    self._start_line()
             else:
                 out.append("".join(self._held) + line)
                 self._has_text = self._has_text or not out[-1].isspace()
-                self._held, self._line = [], ""
+                self._held = []
+                self._start_line()
                 self._deciding = line.endswith("\n")
         return "".join(out)
 
     def release(self) -> str:
         """End the text and return what was held back and is text; lines that stand for calls go to `calls`."""
-        found = [_CALL.fullmatch(line) for line in (*self._held, self._line)]
+        lines = [*self._held, "".join(self._line)]
+        found = [_CALL.fullmatch(line) for line in lines]
         calls = [(match[1], match[2]) for match in found if match and match[1] in self._tools]
         self.calls += calls
-        text = "" if self.cut or calls else "".join(self._held) + self._line
-        self._held, self._line, self._deciding = [], "", True
+        text = "" if self.cut or calls else "".join(lines)
+        self._held, self._deciding = [], True
+        self._start_line()
         return text
+
+    def _start_line(self) -> None:
+        self._line, self._size, self._is_call, self._is_separator = [], 0, False, False
 
     def _may_be_held(self, line: str) -> bool:
         """Return whether the line is, or may become, one that is held back."""
         unfinished = not line.endswith("\n")
         # Between two lines that are held, separators are held, too: they are text only if those are.
-        if self._held and (line.strip() in _SEPARATORS or (unfinished and "---".startswith(line))):
+        self._is_separator = bool(self._held) and line.strip() in _SEPARATORS
+        if self._is_separator or (self._held and unfinished and "---".startswith(line)):
             return True
         outputs = OUTPUT_MARKS if self.after_call else ()
         if unfinished and any(mark.startswith(line) for mark in (CALL_MARK, *self._marks, *outputs)):
@@ -100,4 +113,5 @@ class FakeResultFilter:
         if not line.startswith(CALL_MARK):
             return False
         name, opened, _ = line[len(CALL_MARK) :].partition("(")
-        return name in self._tools if opened else unfinished and any(tool.startswith(name) for tool in self._tools)
+        self._is_call = bool(opened) and name in self._tools
+        return self._is_call or (not opened and unfinished and any(tool.startswith(name) for tool in self._tools))
