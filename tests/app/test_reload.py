@@ -292,7 +292,7 @@ async def test_a_reload_waits_for_no_pipe_and_reads_no_more_than_a_file_may_have
 async def test_a_reload_of_a_folder_in_place_of_the_file_leaves_no_descriptor_open(path: Path) -> None:
     async with listening(gate := Toolgate(load(path, os.environ))) as url:
         os.unlink(path)
-        path.mkdir()
+        os.mkdir(path)
         await reloaded(gate, path)
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(10):

@@ -9,9 +9,10 @@ import pytest
 
 from tests.bridge.gateway import ask
 from tests.bridge.scripted_editor import GPT, Frame, ScriptedEditor, delta, done, editor, text
-from tests.laws.gateway import KEY, Gateway, measured_gateway
+from tests.laws.gateway import KEY, Gateway, measured_gateway, size
 
 MOST = 15 * 2**20
+LINES = size(MOST // 3, MOST // 2)  # each takes two bytes in JSON
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def tools() -> str:
 FRAMES: dict[str, Callable[[], str]] = {
     "1,024 tools with large schemas": tools,
     "a tool with a long schema that JSON escapes": lambda: json.dumps(
-        {"type": "tools", "rev": 99, "items": [{"name": "tool", "input_schema": {"description": "\n" * (MOST // 2)}}]}
+        {"type": "tools", "rev": 99, "items": [{"name": "tool", "input_schema": {"description": "\n" * LINES}}]}
     ),
     "many models": lambda: json.dumps(
         {"type": "models", "rev": 99, "items": [{**GPT, "id": str(n)} for n in range(9000)]}
