@@ -127,6 +127,18 @@ async def test_a_failed_response_adds_nothing_and_frees_the_conversation(server:
     assert await texts(server, id) == ["Hi", "Go", "Better."]
 
 
+@pytest.mark.parametrize("wrong", [{"store": False}, {"stream": "yes"}, {"tools": 5}])
+async def test_a_refused_background_response_frees_the_conversation(server: Stateful, wrong: dict[str, Any]) -> None:
+    """It stayed locked until the server ended: its lease was renewed, so that no other node could use it either."""
+    server.play("Well.")
+    id = await made(server)
+    body = {"model": "m", "input": "One", "conversation": id}
+    refused = await server.request("POST", "/v1/responses", {**body, "background": True, **wrong})
+    assert refused.status == 400
+    assert (await server.request("POST", "/v1/responses", body)).status == 200
+    assert await texts(server, id) == ["One", "Well."]
+
+
 async def test_an_unstored_response_adds_to_its_conversation_all_the_same(server: Stateful) -> None:
     server.play("Hello.")
     id = await made(server)

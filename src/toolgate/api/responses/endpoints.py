@@ -236,12 +236,12 @@ class ResponseEndpoints:
 
     async def _start(self, call: AdmittedHttpRequest, body: dict[str, Any], unlock: Callable[[], None]) -> None:
         """Accept a background response, and send it as it is queued, or its events as they come."""
-        state = self._check_background(body)
+        # Before anything else that may fail: `accept` unlocks the conversation of a request that it refuses.
         prepared, stored = await self.accept(call, body, unlock)
         warnings = list(prepared.request.warnings)
         response_headers = [(b"x-toolgate-warning", warning_header(warnings))] if warnings else []
         if body.get("stream") is True:
-            await self._follow(call, state, stored, -1, response_headers)
+            await self._follow(call, self._check_background(body), stored, -1, response_headers)
         else:
             await call.exchange.respond(200, await _encode_response(stored), response_headers)
 
