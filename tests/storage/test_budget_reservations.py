@@ -104,6 +104,46 @@ async def test_what_a_dead_node_held_is_free_after_a_while(storage_url: str) -> 
     await database.aclose()
 
 
+class Held:
+    """A store whose answers are held back: what it was asked to reserve is reserved by then."""
+
+    def __init__(self, store: BudgetReservationStore) -> None:
+        self._store = store
+        self.reserved, self.go, self.settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def reserve(self, *arguments: Any) -> tuple[bool, float]:
+        answer = await self._store.reserve(*arguments)
+        self.reserved.set()
+        await self.go.wait()
+        return answer
+
+    async def settle(self, settled: Any) -> None:
+        await self._store.settle(settled)
+        self.settled.set()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_request_that_is_cancelled_while_it_reserves_keeps_nothing_reserved(
+    storage_url: str, closed: bool
+) -> None:
+    """A client that left over a WebSocket left its reservation behind, which counted for a quarter of an hour."""
+    database = Database(storage_url)
+    store = BudgetReservationStore(database)
+    held = Held(store)
+    budgets = SharedBudgets(LocalBudgets(SpendingStore(database), every=60), held)
+    reserving = asyncio.ensure_future(budgets.reserve("ann", MONTH, 0.9))
+    async with asyncio.timeout(60):
+        await held.reserved.wait()
+        reserving.cancel()
+        await asyncio.wait({reserving})
+        closing = asyncio.ensure_future(budgets.aclose()) if closed else None
+        held.go.set()
+        await (closing or held.settled.wait())
+        assert await store.reserve("next", "ann", "month", 1.0, 0.9, ()) == (True, 0.0)
+    await budgets.aclose()
+    await database.aclose()
+
+
 class Flaky:
     """A store that is away at times."""
 

@@ -39,6 +39,7 @@ class SharedBudgets:
         self._store = store
         self._unsettled: dict[str, Settlement] = {}
         self._settling: asyncio.Task[None] | None = None
+        self._reserving: set[asyncio.Future[tuple[bool, float]]] = set()
 
     async def open(self) -> None:
         """Read what was spent before."""
@@ -74,9 +75,17 @@ class SharedBudgets:
         await self._local.write_spending(key)
         reservation = BudgetReservation(key, budget, self._local.expected_cost(key, cost), id=random_suffix(24))
         settled, period = tuple(self._unsettled.values()), self._local.label(budget.period)
-        granted, spent = await self._store.reserve(
-            reservation.id, key, period, budget.amount, reservation.amount, settled
+        reserving = asyncio.ensure_future(
+            self._store.reserve(reservation.id, key, period, budget.amount, reservation.amount, settled)
         )
+        self._reserving.add(reserving)
+        reserving.add_done_callback(self._reserving.discard)
+        try:
+            granted, spent = await asyncio.shield(reserving)
+        except asyncio.CancelledError:
+            # The database finishes what it has begun: it would stay reserved until it expires.
+            reserving.add_done_callback(lambda _: self.settle(reservation, 0.0))
+            raise
         self._forget(settled)
         self._local.set_written({(key, period): spent})
         return reservation if granted else None
@@ -93,6 +102,8 @@ class SharedBudgets:
 
     async def aclose(self) -> None:
         """Settle what is left; GatewayOverloaded if that fails."""
+        if self._reserving:  # of cancelled requests, which are settled next
+            await asyncio.wait(self._reserving)
         # If the cancelled write was committed, settling the same reservations again changes nothing.
         if self._settling is not None:
             self._settling.cancel()

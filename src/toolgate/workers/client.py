@@ -78,6 +78,10 @@ class SupervisorClient:
             if self._reading is None or self._reading.done():
                 raise _supervisor_gone()
             received = await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:  # the reply came just before
+                self._discard(future.result())
+            raise
         finally:
             del self._pending[id]
         assert isinstance(received, reply)  # the hub answers each request with its own reply
@@ -134,9 +138,8 @@ class SupervisorClient:
                 future = self._pending.get(id)
                 if future is not None and not future.done():
                     future.set_result(message)
-                elif isinstance(message, messages.RateLimitReplyMessage) and message.result.reservation is not None:
-                    # The request was cancelled while the reply was on its way.
-                    self.send(messages.SettleRateLimitMessage(message.result.reservation.slot, 0))
+                else:
+                    self._discard(message)
             case messages.TopicChangedMessage(topic):
                 self.notifier.deliver(topic)
             case messages.BridgeRelayMessage(sender, _, body):
@@ -157,6 +160,11 @@ class SupervisorClient:
                     receive(message)
             case _:
                 handler.handle(message)
+
+    def _discard(self, reply: messages.ToWorker) -> None:
+        """Release what a reply reserves whose request was cancelled meanwhile."""
+        if isinstance(reply, messages.RateLimitReplyMessage) and reply.result.reservation is not None:
+            self.send(messages.SettleRateLimitMessage(reply.result.reservation.slot, 0))
 
     def lose(self, handler: WorkerCommandHandler) -> None:
         """Fail everything that waits for the supervisor, which is gone."""
