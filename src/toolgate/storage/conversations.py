@@ -32,6 +32,10 @@ SELECT conversation_items.id, conversation, bytes
 FROM conversation_items JOIN conversations ON conversations.id = conversation
 WHERE owner = ? AND conversation_items.id IN (%s)
 """
+_TAKEN = """
+SELECT id FROM conversation_items
+WHERE conversation = (SELECT id FROM conversations WHERE id = ? AND owner = ?) AND id IN (%s)
+"""
 _ONE = "SELECT item FROM conversation_items WHERE conversation = ? AND id = ?"
 _OWNED = "SELECT 1 FROM conversations WHERE id = ? AND owner = ?"
 _ITEM = """
@@ -166,6 +170,18 @@ class ConversationStore:
         """Return one item of a conversation."""
         rows = await self._database.read(lambda db: db.execute(_ITEM, (item, id, owner)).fetchall())
         return msgspec.json.decode(rows[0][0]) if rows else None
+
+    async def taken_ids(self, owner: str, id: str, items: Sequence[str]) -> set[str]:
+        """Return those of these ids that items of a conversation have."""
+
+        def read(db: SqlConnection) -> set[str]:
+            return {
+                row[0]
+                for some in batches(items)
+                for row in db.execute(_TAKEN % placeholders(some), (id, owner, *some)).fetchall()
+            }
+
+        return await self._database.read(read)
 
     async def named(
         self, owner: str, items: Sequence[str], limits: HistoryLimits = NO_LIMITS

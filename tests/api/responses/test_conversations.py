@@ -1,13 +1,19 @@
 """/v1/conversations over bare sockets: bounds, complaints, locks and strangers (spec: C3)."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 
 from tests.api.responses.stateful import Stateful, stateful
+from tests.stage import gateway_config
+from tests.upstreams.transport.faulty import Faulty, Peer, whole
+from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.conversation.message import ToolResult, plain_text
+from toolgate.http.listener import listening
 
 
 @pytest.fixture
@@ -162,6 +168,32 @@ async def test_a_response_of_a_conversation_is_continued_with_all_that_came_befo
     await server.request("DELETE", f"/v1/conversations/{id}")
     gone = await server.request("POST", "/v1/responses", body)
     assert (gone.status, gone.json["error"]["code"]) == (400, "previous_response_not_found")
+
+
+async def test_an_upstream_that_repeats_the_ids_of_its_items_loses_none_of_them() -> None:
+    """An item that was appended took the place of an earlier one with its id, which was lost."""
+
+    async def answer(peer: Peer) -> None:
+        number = 0
+        while await peer.request() is not None:
+            number += 1
+            texts = (f"Well {number}", f"So {number}")
+            items = [{"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": t}]} for t in texts]
+            await peer.send(whole(json.dumps({"id": "resp_1", "status": "completed", "output": items}).encode()))
+
+    async with Faulty(answer) as upstream, listening(Toolgate(gateway_config(f"http://{upstream.name}"))) as url:
+        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+            id = (await client.conversations.create()).id
+            for question in ("One?", "Two?"):
+                made = await client.responses.create(model="openai_responses", input=question, conversation=id)
+            items = [item async for item in client.conversations.items.list(id, order="asc")]
+            assert len({item.id for item in items}) == len(items)
+            texts = [item.content[0].text for item in items]  # type: ignore[union-attr,index]  # all are messages
+            assert texts == ["One?", "Well 1", "So 1", "Two?", "Well 2", "So 2"]
+            # The last one is found at its place in the conversation, and continued with all that comes before it.
+            await client.responses.create(model="openai_responses", input="Three?", previous_response_id=made.id)
+        places = [upstream.requests[-1].body.find(f'"{text}"'.encode()) for text in (*texts, "Three?")]
+        assert [-1, *places] == sorted({-1, *places})
 
 
 async def test_strangers_are_reported_that_nothing_is_there(server: Stateful) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from toolgate.api.responses.item_normalization import with_ids
+from toolgate.conversation.call_ids import is_storable
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.storage.conversations import ConversationStore
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
@@ -98,6 +99,7 @@ class FinishedResponseSaver:
         """Save the response, unless the client does not want it stored, and append its items to its conversation."""
         turn, conversations = self._turn, self._conversations
         if turn.conversation is not None and conversations is not None and response.get("status") in _APPENDED:
+            response = await _with_unused_ids(response, turn, turn.conversation, conversations)
             output = response.get("output")
             items = with_ids([*turn.new_items, *(output if type(output) is list else [])])
             if turn.stored:  # in one transaction with the response
@@ -107,6 +109,29 @@ class FinishedResponseSaver:
         if turn.stored:
             await self._store.save(to_stored(turn, response), *also, *self._with_response(response["id"]))
         self._on_saved()
+
+
+async def _with_unused_ids(
+    response: dict[str, Any], turn: ContinuedRequest, conversation: str, store: ConversationStore
+) -> dict[str, Any]:
+    """Return the response with new ids for the items whose ids its conversation has already.
+
+    Not all upstreams make a new id for each item, and an item that is appended replaces the one of its id.
+    """
+    output = response.get("output")
+    if type(output) is not list:
+        return response
+    ids = [item["id"] for item in output if is_storable(item.get("id"))]
+    taken = await store.taken_ids(turn.owner, conversation, ids)
+    taken |= {item["id"] for item in turn.new_items if is_storable(item.get("id"))}
+    items, is_changed = [], False
+    for item in output:
+        if is_storable(id := item.get("id")):
+            if id in taken:
+                item, is_changed = {**item, "id": None}, True
+            taken.add(id)
+        items.append(item)
+    return {**response, "output": with_ids(items)} if is_changed else response
 
 
 def to_stored(turn: ContinuedRequest, response: dict[str, Any]) -> StoredResponse:
