@@ -104,6 +104,20 @@ async def test_what_a_dead_node_held_is_free_after_a_while(storage_url: str) -> 
     await database.aclose()
 
 
+async def test_a_run_that_has_waited_for_months_for_its_approvals_is_charged(storage_url: str) -> None:
+    """Its reservation was deleted after a week, and without it nothing that the run had used was charged."""
+    clock, database = Clock(), Database(storage_url)
+    store = BudgetReservationStore(database, now=clock, steady=clock)
+    await store.reserve("1", "ann", "ever", 1.0, 0.1, ())
+    for _ in range(3):
+        clock.now += 30 * 86_400
+        assert await store.reserve("2", "ann", "ever", 1.0, 0.1, ()) == (True, 0.0)  # others come and go meanwhile
+        await store.settle([("2", "ann", ("ever",), 0.0)])
+    await store.settle([("1", "ann", ("ever",), 5.0)])
+    assert await store.reserve("3", "ann", "ever", 1.0, 0.1, ()) == (False, 5.0)
+    await database.aclose()
+
+
 class Held:
     """A store whose answers are held back: what it was asked to reserve is reserved by then."""
 

@@ -14,8 +14,9 @@ from toolgate.storage.observed_leases import ClockJumps
 # Seconds after which a reservation counts no more: its node has died, or its answer is very long.
 LEASE = 900.0
 
-# Seconds for which it can be settled after that.
-KEPT = 7 * 24 * 3600.0
+# Seconds for which it can be settled after that: a background run may wait for a person for 30 days, more than once, and is
+# charged at its end. Only the reservations of nodes that died are ever as old.
+KEPT = 400 * 24 * 3600.0
 
 # The id of a reservation, its key, the labels of the periods, and what the request has cost.
 Settlement: TypeAlias = tuple[str, str, Sequence[str], float]
