@@ -45,6 +45,22 @@ class Usage(Struct, frozen=True):
             self.estimated or other.estimated,
         )
 
+    def following(self, before: "Usage | None") -> "Usage":
+        """Return what an upstream has reported of a step by now, after what it reported before.
+
+        The counts of a stream are cumulative, so that one that is lower or missing in a later report takes nothing back.
+        """
+        if before is None:
+            return self
+        return Usage(
+            max(before.input, self.input),
+            max(before.output, self.output),
+            max(before.cache_read, self.cache_read),
+            max(before.cache_write, self.cache_write),
+            max(before.reasoning, self.reasoning),
+            missing=before.missing if before.missing == self.missing else None,
+        )
+
 
 class StepStart(Struct, frozen=True):
     """A model began to answer; `id` and `model` are the upstream's own, for the record.

@@ -16,7 +16,7 @@ from toolgate.conversation.rough_size_estimate import is_request_larger
 from toolgate.dialects.dialect import Dialect, Quirks
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import ModelStream
-from toolgate.upstreams.http_responses import WholeResponseStream, open_stream, wrong_types_as_malformed
+from toolgate.upstreams.http_responses import WholeResponseStream, decode_error, open_stream
 from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter, in_turn, substitute
 from toolgate.upstreams.tool_definition_rewrite import ToolNameRestorer, adapt, check_choices
 from toolgate.upstreams.transport import UpstreamHttpClient, UpstreamTimeouts
@@ -82,10 +82,9 @@ class HttpModel:
             try:
                 if not 200 <= response.status < 300:
                     raw = await response.read()
-                    with wrong_types_as_malformed:
-                        if len(raw) > LARGE_BODY:
-                            raise await run_in_thread(codec.decode_error, response.status, response.headers, raw)
-                        raise codec.decode_error(response.status, response.headers, raw)
+                    if len(raw) > LARGE_BODY:
+                        raise await run_in_thread(decode_error, codec, response, raw)
+                    raise decode_error(codec, response, raw)
                 answer: ModelStream
                 if request.stream:
                     answer = await open_stream(endpoint.name, endpoint.dialect, sent, response, dropped, rewriter)

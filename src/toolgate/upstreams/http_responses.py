@@ -5,7 +5,7 @@ It knows frames, codecs and how much work the event loop may do at a time. It mu
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
 from toolgate.conversation.tool_definition_cache import tool_names
 from toolgate.conversation.tool_name_matching import ToolNameMatcher
-from toolgate.dialects.dialect import AnswerMetadata, Dialect, StreamRelay, UpstreamStreamDecoder
+from toolgate.dialects.dialect import AnswerMetadata, Dialect, StreamRelay, UpstreamCodec, UpstreamStreamDecoder
 from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.engine.ports import ModelStream
 from toolgate.upstreams.setting_emulation import EmulatedResponseRewriter
@@ -164,11 +164,14 @@ def _decode_unrequested_stream(dialect: Dialect, request: ModelRequest, raw: byt
     except InvalidUpstreamAnswer:
         return None
     # From here on it is a stream, so that its own error says more than "not JSON".
-    if failure is not None:
-        failure.usage = failure.usage or decoder.usage
-        raise failure
-    with wrong_types_as_malformed:
-        return fold([*events, *([] if decoder.done else decoder.end())])
+    try:
+        if failure is not None:
+            raise failure
+        with wrong_types_as_malformed:
+            return fold([*events, *([] if decoder.done else decoder.end())])
+    except UpstreamError as fault:
+        fault.usage = fault.usage or decoder.usage
+        raise
 
 
 async def open_stream(
@@ -356,7 +359,10 @@ class _DecoderReader:
                     break
                 events += decoder.feed(frame)
         except _DECODE_ERRORS as error:
-            return events, _as_fault(error)
+            fault = _as_fault(error)
+            if fault.usage is not None:  # what an error reports is charged, too
+                decoder.usage = fault.usage.following(decoder.usage)
+            return events, fault
         return events, None
 
     def end(self) -> list[StepEvent]:
@@ -382,7 +388,10 @@ class _RelayReader:
                 if chunk := relay.feed(frame):
                     chunks.append(chunk)
         except _DECODE_ERRORS as error:
-            return chunks, _as_fault(error)
+            fault = _as_fault(error)
+            if fault.usage is not None:
+                relay.usage = fault.usage.following(relay.usage)
+            return chunks, fault
         return chunks, None
 
     def end(self) -> list[bytes]:
@@ -469,6 +478,15 @@ def _unreadable(error: Exception) -> InvalidUpstreamAnswer:
     return InvalidUpstreamAnswer(
         f"The upstream's answer does not have the form of its API: {type(error).__name__}: {str(error)[:200]}"
     )
+
+
+def decode_error(codec: UpstreamCodec, response: UpstreamResponse, raw: bytes) -> UpstreamError:
+    """Decode an error of an upstream, with the usage that it may report."""
+    with wrong_types_as_malformed:
+        fault = codec.decode_error(response.status, response.headers, raw)
+    with suppress(InvalidUpstreamAnswer, *_WRONG_TYPE):
+        fault.usage = fault.usage or codec.usage_of(decode_response_body(raw)[0])
+    return fault
 
 
 class _WrongTypes:

@@ -72,7 +72,7 @@ def extra_of(rest: Mapping[str, Any]) -> Extra:
 
 
 def read_usage(value: Any, before: Usage | None = None) -> Usage | None:
-    """Decode the token counts; they replace those `before`, except counts that are missing or zero.
+    """Decode the token counts; those `before` stay where they are higher, or the others missing.
 
     Anthropic does not include cached input in `input_tokens`, but `Usage.input` does.
     """
@@ -96,7 +96,7 @@ def read_usage(value: Any, before: Usage | None = None) -> Usage | None:
     details = value.get("output_tokens_details")
     reasoning = token_count(details.get("thinking_tokens")) if type(details) is dict else 0
     output, reasoning = output or known.output, reasoning or known.reasoning
-    return Usage(fresh + read + written, output, read, written, reasoning, missing=missing)
+    return Usage(fresh + read + written, output, read, written, reasoning, missing=missing).following(before)
 
 
 def write_usage(usage: Usage) -> dict[str, Any]:

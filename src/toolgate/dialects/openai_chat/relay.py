@@ -24,7 +24,13 @@ from toolgate.dialects.openai_chat.plain_text_fast_path import decode_text_chunk
 from toolgate.dialects.openai_chat.repair_response import answer_identity
 from toolgate.dialects.openai_chat.requests import wants_usage
 from toolgate.dialects.openai_chat.server import encode_stream_error, end_before_error
-from toolgate.dialects.openai_chat.shared_codec import read_reason, read_usage, write_reason, write_usage
+from toolgate.dialects.openai_chat.shared_codec import (
+    read_reason,
+    read_usage,
+    usage_of_chunk,
+    write_reason,
+    write_usage,
+)
 from toolgate.dialects.openai_chat.stream_decoder import ToolCallDeltaCorrelator, split_content
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event, encode
@@ -315,6 +321,8 @@ class ChatStreamRelay:
         if type(chunk) is not dict:
             raise InvalidUpstreamAnswer("The upstream sent a chunk that is not an object.")
         if frame.event == "error" or chunk.get("error"):
+            if now := read_usage(usage_of_chunk(chunk)):
+                self.usage = now.following(self.usage)
             raise decode_error_object(chunk.get("error") or chunk)
         choices = chunk.get("choices")
         if self._last is None and type(choices) is list and len(choices) == 1 and not choices[0].get("finish_reason"):
@@ -400,11 +408,8 @@ class ChatStreamRelay:
                 last = {**self._identity, "object": "chat.completion.chunk", "choices": [rest]}
                 before += b"data: " + encode(last) + b"\n\n"
                 known.rest = []
-        usage = chunk.get("usage")
-        if not usage and "x_groq" in chunk:  # Groq reports usage in a field of its own
-            usage = (chunk["x_groq"] or {}).get("usage")
-        if usage and (read := read_usage(usage)):
-            self.usage = read
+        if (usage := usage_of_chunk(chunk)) and (now := read_usage(usage)):
+            self.usage = read = now.following(self.usage)
             chunk["usage"] = {**write_usage(read), **usage}
             # We request usage even if the client did not. Such a client gets no chunk with an empty list of choices:
             # some read `choices[0]` of every chunk. Where a count is missing, `end_with` sends both.

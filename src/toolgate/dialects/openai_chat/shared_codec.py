@@ -70,6 +70,15 @@ def read_usage(value: Any) -> Usage | None:
     )
 
 
+def usage_of_chunk(chunk: Mapping[str, Any]) -> Any:
+    """Return the token counts of a chunk, not decoded: Groq has a field of its own, and Moonshot a field of the choice."""
+    if usage := chunk.get("usage"):
+        return usage
+    if "x_groq" in chunk:
+        return (chunk["x_groq"] or {}).get("usage")
+    return next((choice["usage"] for choice in chunk.get("choices") or () if choice.get("usage")), None)
+
+
 def write_usage(usage: Usage) -> dict[str, Any]:
     """Encode all token counts: some clients fail on a missing one."""
     return {

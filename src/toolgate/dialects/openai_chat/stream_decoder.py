@@ -15,7 +15,13 @@ from toolgate.conversation.event_assembler import EventAssembler
 from toolgate.conversation.events import FinishReason, StepEvent, Usage
 from toolgate.conversation.message import NO_EXTRA, Extra, Reasoning, ReasoningSignature
 from toolgate.dialects.openai_chat.plain_text_fast_path import decode_text_chunk
-from toolgate.dialects.openai_chat.shared_codec import NAME, REASONING_FIELDS, read_reason, read_usage
+from toolgate.dialects.openai_chat.shared_codec import (
+    NAME,
+    REASONING_FIELDS,
+    read_reason,
+    read_usage,
+    usage_of_chunk,
+)
 from toolgate.dialects.upstream_errors import decode_error_object
 from toolgate.wire.jsontext import decode_event
 from toolgate.wire.received_stream_frames import ReceivedStreamFrame
@@ -134,16 +140,13 @@ class ChatStreamDecoder:
         if type(chunk) is not dict:
             raise InvalidUpstreamAnswer("The upstream sent a chunk that is not an object.")
         if frame.event == "error":
+            self._note_usage(chunk)
             raise decode_error_object(chunk)
         return self.read(chunk)
 
     def read(self, chunk: dict[str, Any]) -> list[StepEvent]:
         """Return the events that this chunk makes certain."""
-        usage = chunk.get("usage")
-        if not usage and "x_groq" in chunk:  # Groq reports usage in a field of its own
-            usage = (chunk["x_groq"] or {}).get("usage")
-        if usage:
-            self.usage = read_usage(usage) or self.usage
+        self._note_usage(chunk)
         if chunk.get("error"):
             raise decode_error_object(chunk["error"])
         self._parts.start(chunk.get("id") or None, chunk.get("model") or None)
@@ -181,6 +184,10 @@ class ChatStreamDecoder:
         self.done = True
         self._parts.end(self._reason, self.usage, extra={NAME: self._rest} if self._rest else NO_EXTRA)
         return self._parts.take()
+
+    def _note_usage(self, chunk: dict[str, Any]) -> None:
+        if now := read_usage(usage_of_chunk(chunk)):
+            self.usage = now.following(self.usage)
 
     def _delta(self, delta: dict[str, Any]) -> None:
         parts, content = self._parts, delta.get("content")

@@ -97,8 +97,8 @@ class ResponsesStreamRelay:
             return b""
         kind, event = read
         # Before anything may fail: a response that failed is charged as well.
-        if "response" in event:
-            self.usage = usage_of(event["response"]) or self.usage
+        if now := usage_of(event.get("response")):
+            self.usage = now.following(self.usage)
         if kind == "[DONE]":
             return self.end()
         # The name is written into a line of the stream, which a line break in it would end.

@@ -107,7 +107,7 @@ class ResponsesStreamDecoder:
         kind, event = read
         if kind == "[DONE]":
             return self.end()
-        self.usage = usage_of(event.get("response")) or self.usage
+        self._note_usage(event.get("response"))
         match kind:
             case "response.output_text.delta":
                 item, index = self._items.of_type("message", event), event.get("content_index") or 0
@@ -261,6 +261,10 @@ class ResponsesStreamDecoder:
             item.fragments.append(text)
             self._parts.call(item.number, arguments=text, freeform=item.kind == "custom_tool_call")
 
+    def _note_usage(self, response: Any) -> None:
+        if now := usage_of(response):
+            self.usage = now.following(self.usage)
+
     def _finish(self, response: dict[str, Any]) -> None:
         self._parts.start(response.get("id") or None, response.get("model") or None)
         output = response.get("output")
@@ -270,7 +274,7 @@ class ResponsesStreamDecoder:
             if no_items or known is not None:
                 self._item_done({"output_index": known.index if known else index, "item": value})
         self.done = True
-        self.usage = usage_of(response)
+        self._note_usage(response)
         reason = read_reason(response)
         # Some upstreams call a response complete that was cut off inside a call.
         open_calls = [item for item in self._items.items if item.kind == "function_call" and not item.over]
