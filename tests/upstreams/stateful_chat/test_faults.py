@@ -20,9 +20,11 @@ from toolgate.conversation.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from toolgate.upstreams.stateful_chat import ReconnectingStatefulChat, StatefulChatLimits
+from toolgate.conversation.usage_tally import UsageTally
+from toolgate.upstreams.stateful_chat import ReconnectingStatefulChat, StatefulChatLimits, StatefulChatModel
 from toolgate.upstreams.stateful_chat.frames import StatefulChatCancelAnswerFrame, StatefulChatUserMessageFrame
 from toolgate.upstreams.transport import UpstreamTimeouts
+from toolgate.upstreams.wrappers.usage_counting import UsageCountingModel
 
 KIB = 1024
 WELCOME = {"type": "welcome", "protocol": 1}
@@ -70,6 +72,35 @@ async def test_a_peer_that_crashes_before_the_first_word_is_unavailable_and_not_
         with pytest.raises(UpstreamUnavailable, match="without an answer") as raised:
             await asking
         assert raised.value.code == "upstream_closed"
+
+
+async def test_a_client_that_leaves_while_the_conversation_is_stored_pays_what_the_peer_reported() -> None:
+    """The report had come, but only the last event had it: a client that left before was charged an estimate."""
+    storing = asyncio.Event()
+
+    class Slow:
+        async def take(self, peer: str, owner: str, digest: str) -> str | None:
+            return None
+
+        async def keep(self, peer: str, owner: str, digest: str, conversation: str) -> None:
+            storing.set()
+            await asyncio.Event().wait()
+
+    async def answer(connection: Any, id: str) -> None:
+        await send_frame(connection, {"type": "delta", "id": id, "text": "Well."})
+        await send_frame(connection, {"type": "done", "id": id, "usage": {"input": 70_000, "output": 30_000}})
+
+    tally = UsageTally()
+    async with scripted_peer(scripted(answer)) as peer:
+        model = UsageCountingModel(StatefulChatModel(peer, "bot", Slow()), "bot")
+        reading = asyncio.ensure_future(emitted(await model.ask(replace(request("hello"), tally=tally))))
+        async with asyncio.timeout(60):
+            await storing.wait()
+        reading.cancel()
+        await asyncio.wait({reading})
+        used = await tally.close_all()
+    assert used is not None
+    assert (used.input, used.output) == (70_000, 30_000)
 
 
 async def test_the_conversation_of_a_broken_answer_is_not_used_again() -> None:

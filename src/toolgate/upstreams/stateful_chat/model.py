@@ -154,6 +154,14 @@ class StatefulChatStream:
         self._exchange = exchange
         self._remember = remember
 
+    @property
+    def reported(self) -> Usage | None:
+        """The usage that the peer has reported, which is charged even if the end of the answer is not read."""
+        ending = self._exchange.ending
+        if ending is None or (used := ending.usage) is None:
+            return None
+        return Usage(used.input, used.output)
+
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
         """Yield the events in batches, and store the conversation."""
         assembler, texts = EventAssembler(), list[str]()
@@ -169,8 +177,7 @@ class StatefulChatStream:
         ending = self._exchange.ending
         assert ending is not None  # or `more` had raised
         await self._remember("".join(texts))
-        usage = Usage(ending.usage.input, ending.usage.output) if ending.usage is not None else None
-        assembler.end(ending.reason, usage)
+        assembler.end(ending.reason, self.reported)
         yield assembler.take()
 
     async def aclose(self) -> None:

@@ -191,6 +191,14 @@ class VscodeStream:
         self._only_one_call = only_one_call
         self._closed = False
 
+    @property
+    def reported(self) -> Usage | None:
+        """The usage that the editor has reported, which is charged even if the end of the answer is not read."""
+        ending = self._exchange.ending
+        if ending is None or (used := ending.usage) is None:
+            return None
+        return Usage(used.input, used.output, cache_read=min(used.cached or 0, used.input))
+
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
         """Yield the events in batches, as the editor sent them."""
         assembler, rewriter = EventAssembler(self._tools), self._rewriter
@@ -232,10 +240,7 @@ class VscodeStream:
         ending = self._exchange.ending
         if empty:
             raise EmptyModelAnswer("The editor's model answered with neither text nor a call.")
-        usage, reported = None, ending.usage if ending is not None else None
-        if reported is not None:
-            usage = Usage(reported.input, reported.output, cache_read=min(reported.cached or 0, reported.input))
-        assembler.end((ending.finish if ending is not None else None) or "stop", usage)
+        assembler.end((ending.finish if ending is not None else None) or "stop", self.reported)
         batch = assembler.take()
         yield batch if rewriter is None else rewriter.restore(batch)
 
