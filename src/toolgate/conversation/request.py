@@ -55,7 +55,7 @@ class ToolServer(Struct, frozen=True):
 
     label: str
     url: str | None = None
-    allowed: tuple[str, ...] | None = None
+    allowed: frozenset[str] | None = None
     approval_required: frozenset[str] | None = frozenset()
     approval_exempt: frozenset[str] = frozenset()
 

@@ -330,6 +330,48 @@ def server(**output: Any) -> dict[str, Any]:
     return {"tools": [{"type": "mcp", "server_label": "toolgate", **output}], "use_server_tools": False}
 
 
+TOOLSET = {"type": "mcp_toolset", "mcp_server_name": "toolgate"}
+SERVER = {"type": "url", "name": "toolgate"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields"),
+    [
+        ("openai_responses", server(allowed_tools=["write"])),
+        ("openai_responses", server(allowed_tools={"tool_names": ["write"]})),
+        ("anthropic", {"mcp_servers": [{**SERVER, "tool_configuration": {"allowed_tools": ["write"]}}]}),
+        (
+            "anthropic",
+            {
+                "mcp_servers": [SERVER],
+                "tools": [{**TOOLSET, "default_config": {"enabled": False}, "configs": {"write": {}}}],
+            },
+        ),
+    ],
+)
+async def test_a_request_takes_only_the_tools_of_a_server_that_it_allows(
+    oracle: Oracle, dialect: str, fields: Mapping[str, Any]
+) -> None:
+    async with at_work(oracle, reader()) as work:
+        script = work.play("Hello.")
+        assert (await work.ask(dialect, **{"tools": [TOOLSET], "use_server_tools": False, **fields})).status == 200
+        assert [tool.name for tool in script.requests[0].tools] == ["write"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields"),
+    [
+        ("openai_responses", {"tools": [{"type": "mcp", "server_label": "toolgate"}] * 2}),
+        ("anthropic", {"mcp_servers": [SERVER, SERVER], "tools": [TOOLSET]}),
+    ],
+)
+async def test_a_request_names_a_tool_server_once(oracle: Oracle, dialect: str, fields: Mapping[str, Any]) -> None:
+    async with at_work(oracle) as work:
+        refused = await work.ask(dialect, **fields)
+        assert refused.status == 400
+        assert b"names 'toolgate' again" in refused.body
+
+
 async def test_a_policy_that_asks_is_not_weakened_by_a_request(oracle: Oracle) -> None:
     """spec: A1; field: E17"""
     async with at_work(oracle, tools=ASKING) as work:

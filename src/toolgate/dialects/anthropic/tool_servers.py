@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from toolgate.conversation.errors import InvalidRequest
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest, ToolDef, ToolServer
 from toolgate.dialects.anthropic.shared_codec import NAME
@@ -32,38 +33,50 @@ def extract_servers(
     listed = own.get("mcp_servers")
     if type(listed) is not list or not listed:
         return request, ()
-    found: list[tuple[Any, ToolServer]] = []
-    for entry in listed:
-        match entry:
-            case {"name": str(label)}:
-                url = entry.get("url")
-                allowed = _allowed(entry, label, request.tools)
-                server = ToolServer(label, url if type(url) is str else None, allowed)
-                if is_known(server):
-                    found.append((entry, server))
-    if not found:
+    toolsets: dict[str, Mapping[str, Any]] = {}
+    for tool in request.tools:
+        if (name := _toolset(tool)) is not None:
+            toolsets.setdefault(name, tool.extra[NAME])
+    servers: dict[str, ToolServer] = {}
+    left: list[Any] = []  # servers that are not known here stay: an Anthropic upstream may reach them itself
+    for number, entry in enumerate(listed):
+        server = _server(entry)
+        if server is None or not is_known(server):
+            left.append(entry)
+        elif server.label in servers:
+            at = f"mcp_servers.{number}.name"
+            raise InvalidRequest(f"{at} names {server.label[:80]!r} again.", param=at)
+        else:
+            servers[server.label] = replace(server, allowed=_allowed(entry, toolsets.get(server.label, {})))
+    if not servers:
         return request, ()
-    # Servers that are not known here stay in the request: an Anthropic upstream may reach them itself.
-    left = [entry for entry in listed if entry not in [taken for taken, _ in found]]
-    labels = {server.label for _, server in found}
-    tools = tuple([tool for tool in request.tools if _toolset(tool) not in labels])
+    tools = tuple([tool for tool in request.tools if _toolset(tool) not in servers])
     rest = {**own, "mcp_servers": left} if left else {name: own[name] for name in own if name != "mcp_servers"}
-    return replace(request, tools=tools, extra={**request.extra, NAME: rest}), tuple([server for _, server in found])
+    return replace(request, tools=tools, extra={**request.extra, NAME: rest}), tuple(servers.values())
 
 
-def _allowed(entry: Mapping[str, Any], label: str, tools: tuple[ToolDef, ...]) -> tuple[str, ...] | None:
+def _server(entry: Any) -> ToolServer | None:
+    match entry:
+        case {"name": str(label), "url": str(url)}:
+            return ToolServer(label, url)
+        case {"name": str(label)}:
+            return ToolServer(label)
+        case _:
+            return None
+
+
+def _allowed(entry: Mapping[str, Any], toolset: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the enabled tools, in the older form or the newer one; None if all are."""
     match entry.get("tool_configuration"):
         case {"enabled": False}:
-            return ()
+            return frozenset()
         case {"allowed_tools": list(names)}:
-            return tuple([name for name in names if type(name) is str])
-    toolset = next((tool.extra[NAME] for tool in tools if _toolset(tool) == label), {})
+            return frozenset([name for name in names if type(name) is str])
     match toolset:
         case {"default_config": {"enabled": False}}:
             configs = toolset.get("configs")
             each = configs.items() if type(configs) is dict else ()
-            return tuple([name for name, config in each if type(config) is dict and config.get("enabled", True)])
+            return frozenset([name for name, config in each if type(config) is dict and config.get("enabled", True)])
         case _:
             return None
 

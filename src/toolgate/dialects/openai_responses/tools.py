@@ -162,34 +162,47 @@ def extract_servers(
     request: ModelRequest, is_known: Callable[[ToolServer], bool]
 ) -> tuple[ModelRequest, tuple[ToolServer, ...]]:
     """Split the request into one without the MCP servers that are known here, and those servers."""
-    servers: dict[int, ToolServer] = {}
+    servers: dict[str, ToolServer] = {}
+    taken: set[int] = set()
     for number, tool in enumerate(request.tools):
         if tool.kind != "hosted" or tool.extra.get(NAME, {}).get("type") != "mcp":
             continue
         own = tool.extra[NAME]
-        required: frozenset[str] | None = None  # the API's default: every call needs approval
-        exempt: frozenset[str] = frozenset()
-        match own.get("require_approval"):
-            case "never":
-                required = frozenset()
-            case {"always": always}:
-                required = frozenset(_names(always) or ())
-            case {"never": never}:
-                exempt = frozenset(_names(never) or ())
-        url, allowed = own.get("server_url"), _names(own.get("allowed_tools"))
-        server = ToolServer(tool.name, url if type(url) is str else None, allowed, required, exempt)
-        if is_known(server):
-            servers[number] = server
+        server = ToolServer(tool.name, url if type(url := own.get("server_url")) is str else None)
+        if not is_known(server):
+            continue
+        if server.label in servers:
+            raise InvalidRequest(
+                f"tools[{number}].server_label names {server.label[:80]!r} again.",
+                param=f"tools[{number}].server_label",
+            )
+        servers[server.label] = _with_choices(server, own)
+        taken.add(number)
     if not servers:
         return request, ()
-    tools = tuple([tool for number, tool in enumerate(request.tools) if number not in servers])
+    tools = tuple([tool for number, tool in enumerate(request.tools) if number not in taken])
     return replace(request, tools=tools), tuple(servers.values())
 
 
-def _names(value: Any) -> tuple[str, ...] | None:
+def _with_choices(server: ToolServer, own: Mapping[str, Any]) -> ToolServer:
+    """Add which tools of the server the request takes, and which of them need approval."""
+    required: frozenset[str] | None = None  # the API's default: every call needs approval
+    exempt: frozenset[str] = frozenset()
+    match own.get("require_approval"):
+        case "never":
+            required = frozenset()
+        case {"always": always}:
+            required = _names(always) or frozenset()
+        case {"never": never}:
+            exempt = _names(never) or frozenset()
+    allowed = _names(own.get("allowed_tools"))
+    return replace(server, allowed=allowed, approval_required=required, approval_exempt=exempt)
+
+
+def _names(value: Any) -> frozenset[str] | None:
     """Decode a list of tool names in either form of the API; None if there is no list."""
     match value:
         case list(names) | {"tool_names": list(names)}:
-            return tuple([name for name in names if type(name) is str])
+            return frozenset([name for name in names if type(name) is str])
         case _:
             return None

@@ -153,13 +153,14 @@ class ToolRunPreparer:
         request, servers = dialect.extract_servers(request, self._is_configured)
         runs = options.execution == "auto" or bool(servers)
         # Some clients list the tools of GET /v1/tools and send them back as their own: a copy of ours is run here.
-        copies = [tool.name for tool in request.tools if runs and _is_copy(tool, self.registry)]
+        copies = {tool.name for tool in request.tools if runs and _is_copy(tool, self.registry)}
         referenced = [tool.spec.name for tool in referenced_tools(request.messages, self.registry)]
         context = self.context_of(caller, options.window)
         context |= {"model": route.name, "dialect": dialect.name}
         rights = [ToolRights(one.allow_tools, one.block_tools) for one in (caller, route)]
-        from_servers = [spec.name for server in servers for spec in _tools_of(server, self.registry)]
-        selection = ToolSelection(self.registry, options.query, context, rights, [*referenced, *copies, *from_servers])
+        from_servers = _tools_of(servers, self.registry)
+        named = [*referenced, *copies, *[spec.name for _, spec in from_servers]]
+        selection = ToolSelection(self.registry, options.query, context, rights, named)
         own = [tool for tool in request.tools if tool.name not in copies or not selection.permits(tool.name)]
         offered = self._offered.offer(
             selection.tools,
@@ -171,7 +172,7 @@ class ToolRunPreparer:
         )
         # No state is kept between requests: which groups the model had opened follows from the calls in its history.
         await offered.reopen_from(request.messages)
-        stances = _stances(servers, self.registry)
+        stances = _stances(from_servers)
         return RequestTools(replace(request, tools=tuple(own)), offered, selection, stances, runs)
 
     def context_of(self, caller: Caller, window: str = "") -> dict[str, Any]:
@@ -393,27 +394,32 @@ def _is_tainted(messages: Sequence[Message], registry: ToolRegistry) -> bool:
     return any(spec.annotations.open_world for spec in found)
 
 
-def _tools_of(server: ToolServer, registry: ToolRegistry) -> list[ServerToolDefinition]:
-    """Return the tools that the request takes from this server; it may name them as the server does or as we do."""
-    # The source of an MCP server's tools is `mcp/` and its label.
-    specs = [entry.spec for entry in registry.entries() if server.label in (OWN_LABEL, entry.spec.source[4:])]
-    if server.allowed is None:
-        return specs
-    return [spec for spec in specs if not {spec.name, spec.origin}.isdisjoint(server.allowed)]
+def _tools_of(servers: Sequence[ToolServer], registry: ToolRegistry) -> list[tuple[ToolServer, ServerToolDefinition]]:
+    """Return the tools that the request takes from servers; it may name them as the server does or as we do."""
+    labelled = {server.label: server for server in servers}
+    found = []
+    for entry in registry.entries() if servers else ():
+        spec = entry.spec
+        # The source of an MCP server's tools is `mcp/` and its label.
+        for server in (labelled.get(OWN_LABEL), labelled.get(spec.source[4:])):
+            if server is not None and (
+                server.allowed is None or spec.name in server.allowed or spec.origin in server.allowed
+            ):
+                found.append((server, spec))
+    return found
 
 
-def _stances(servers: Sequence[ToolServer], registry: ToolRegistry) -> dict[str, Stance]:
+def _stances(taken: Sequence[tuple[ToolServer, ServerToolDefinition]]) -> dict[str, Stance]:
     """Return the tools for which the request itself demands an approval."""
     stances: dict[str, Stance] = {}
-    for server in servers:
-        for spec in _tools_of(server, registry):
-            known = {spec.name, spec.origin}
-            # `require_approval` lists the tools that need one, or those that do not: `{"never": {"tool_names": …}}`.
-            asked = (
-                known.isdisjoint(server.approval_exempt)
-                if server.approval_required is None
-                else not known.isdisjoint(server.approval_required)
-            )
-            if asked:
-                stances[spec.name] = "ask"
+    for server, spec in taken:
+        known = {spec.name, spec.origin}
+        # `require_approval` lists the tools that need one, or those that do not: `{"never": {"tool_names": …}}`.
+        asked = (
+            known.isdisjoint(server.approval_exempt)
+            if server.approval_required is None
+            else not known.isdisjoint(server.approval_required)
+        )
+        if asked:
+            stances[spec.name] = "ask"
     return stances
