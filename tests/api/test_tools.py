@@ -82,11 +82,17 @@ class TestListing:
             ("?name=secret", []),
             ("?tags=", ["get_page", "get_time", "put_page"]),
             ("?other=1", ["get_page", "get_time", "put_page"]),
+            ("?name=get_time" + "&a=b" * 1_000, ["get_time"]),
         ],
     )
     async def test_tools_are_filtered_by_tags_and_name(self, query: str, expected: list[str]) -> None:
         async with tool_server() as server:
             assert await names(server, query) == expected
+
+    async def test_a_pattern_of_a_name_has_bounded_length(self) -> None:
+        async with tool_server() as server:
+            refused = await server.request("GET", f"/v1/tools?name={'*a' * 129}")
+            assert (refused.status, refused.json["error"]["param"]) == (400, "name")
 
     async def test_a_key_sees_the_tools_it_may_use_and_no_problems_of_others(self) -> None:
         """field: E35"""

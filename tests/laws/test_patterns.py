@@ -55,6 +55,8 @@ INSIDE: dict[str, tuple[str, str] | str] = {
     "text_tools/parsing/call_rendering.py:identifier": (r"[\w.:/-]+", "fullmatch"),
     "text_tools/parsing/call_rendering.py:python_name": (r"[\w.$-]+", "fullmatch"),
     "tools/selection.py:_compiled": (fnmatch.translate("*a*b*[c-e]*a?*"), "match"),
+    "tools/builtin/search_files.py:_matcher": (fnmatch.translate("*a*b*[c-e]*a?*"), "match"),
+    "tools/registry.py:find": (fnmatch.translate("*a*b*[c-e]*a?*"), "match"),
     "mcp/oauth/discovery.py:challenge_parameter": (
         r'(?:^|[\s,])scope\s*+=\s*+(?:"([^"]*+)"|([^\s,"]+))',
         "search",

@@ -10,6 +10,7 @@ from toolgate.conversation.errors import InvalidRequest
 from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.selection import (
     EVERYTHING,
+    MAX_PATTERN_CHARS,
     MAX_PATTERNS,
     NOTHING,
     ToolQuery,
@@ -92,6 +93,7 @@ def test_a_header_means_the_same_as_a_body(header: str, wish: Any) -> None:
         (["a", ""], "use_server_tools[1]"),
         (["a" * 257], "use_server_tools[0]"),
         ([f"a{n}" for n in range(MAX_PATTERNS + 1)], "use_server_tools"),
+        (["*" + "a" * 128] * 16, "use_server_tools"),
         ({"tag": ["a"]}, "use_server_tools.tag"),
         ({"tags": "a"}, "use_server_tools.tags"),
         ({"names": [None]}, "use_server_tools.names[0]"),
@@ -221,5 +223,5 @@ async def test_five_thousand_tools_are_chosen_from_in_no_time() -> None:
 
 async def test_hostile_patterns_take_no_longer_than_plain_ones() -> None:
     made = await registry(FakeSource("python", [tool("a" * 64)]))
-    wish = parse_tool_query(["*a" * 100 + "b"] * MAX_PATTERNS)
+    wish = parse_tool_query(["*a" * 100 + "b"] * (MAX_PATTERN_CHARS // 201))
     assert quickest(lambda: ToolSelection(made, wish)) < 0.1

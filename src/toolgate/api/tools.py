@@ -17,7 +17,7 @@ from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.tools.registry import ToolRegistry
 from toolgate.tools.schema_check import ToolSchemaValidator
-from toolgate.tools.selection import ToolRights, permitted
+from toolgate.tools.selection import MAX_PATTERN, ToolRights, permitted
 from toolgate.tools.sources.registered import RegisteredToolSource, ToolRegistration
 from toolgate.tools.tool import ServerToolDefinition, Tool
 from toolgate.wire.fields import Fields
@@ -57,10 +57,12 @@ class ToolEndpoints:
 
     async def list(self, call: AdmittedHttpRequest) -> None:
         """List the tools that the caller may use; `?tags=a,b` selects any of the tags, `&name=get_*` matching names."""
-        # Two fields are known; a query of thousands would cost time and memory to parse.
-        query, rights = parse_qs(call.exchange.query, max_num_fields=20), _rights(call.caller)
+        query, rights = parse_qs(call.exchange.query), _rights(call.caller)
         tags = [tag for value in query.get("tags", ()) for tag in value.split(",") if tag]
-        found = self._registry.find(tags, next(iter(query.get("name", ())), None))
+        name = next(iter(query.get("name", ())), None)
+        if name is not None and len(name) > MAX_PATTERN:
+            raise InvalidRequest(f"name may have at most {MAX_PATTERN} characters.", param="name")
+        found = self._registry.find(tags, name)
         if rights:
             found = tuple([tool for tool in found if permitted(rights, tool.spec)])
         data: Sequence[msgspec.Raw] | msgspec.Raw

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import re
 import threading
 import time
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator
+from fnmatch import translate
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -199,9 +201,14 @@ def fits(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
         reached = {
             at if pattern[at] == "**" else at + 1
             for at in reached
-            if at < len(pattern) and (pattern[at] == "**" or fnmatchcase(part, pattern[at]))
+            if at < len(pattern) and (pattern[at] == "**" or _matcher(pattern[at])(part))
         }
     return len(pattern) in _through(reached, pattern)
+
+
+@lru_cache(maxsize=64)  # `fnmatchcase` keeps 32,768 patterns, and callers choose these
+def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    return re.compile(translate(pattern)).match
 
 
 def _through(reached: set[int], pattern: tuple[str, ...]) -> set[int]:
