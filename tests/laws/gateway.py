@@ -296,7 +296,9 @@ class Gateway:
         head, _, rest = response.partition(b"\r\n\r\n")
         if b"transfer-encoding: chunked" in head.lower():
             rest = _unchunked(rest)
-        return ReceivedResponse(int(head.split()[1]) if head.startswith(b"HTTP/") else 0, rest)
+        status = int(head.split()[1]) if head.startswith(b"HTTP/") else 0
+        assert status != 500, f"{method} {path[:200]}: {rest[:500]!r}"  # no input is an internal error
+        return ReceivedResponse(status, rest)
 
     async def post(self, path: str, body: Any, *headers: str) -> ReceivedResponse:
         """A POST."""

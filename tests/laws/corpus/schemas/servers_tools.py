@@ -30,12 +30,14 @@ VARIANTS = tuple(SCHEMAS)
 
 async def play(gateway: Gateway, kind: str) -> None:
     tool = {
+        "type": "http",
         "name": f"registered_{kind}",
         "description": "Registered.",
-        "parameters": SCHEMAS[kind],
-        "url": "https://127.0.0.1:1/none",
+        "inputSchema": SCHEMAS[kind],
+        "url": "https://192.0.2.1/none",
     }
-    await gateway.post("/v1/tools", tool)
+    registered = await gateway.post("/v1/tools", tool)
+    assert registered.status == (400 if kind == "doubling" else 201), registered.body
     gateway.play(call_answer(tool["name"], ARGUMENTS[kind]), chat_answer())
     assert (await gateway.ask_with_tools()).status in (200, 400)
     await gateway.request("DELETE", f"/v1/tools/{tool['name']}")
