@@ -144,6 +144,7 @@ class Gateway:
         self.upstream = Upstream()
         self._file = place / "toolgate.yaml"
         (place / "tools").mkdir()
+        (place / "files").mkdir()
         (place / "tools" / "hostile.py").write_text((HERE / "tools_of_the_server.py").read_text())
         self._start()
 
@@ -179,7 +180,9 @@ class Gateway:
             },
             "models": models,
             "tools": {
+                "builtin": {"roots": [str(self.place / "files")], "commands": True},
                 "python": ["tools"],
+                "reach": ["127.0.0.1"],
                 "mcp": {
                     "pipe": {"command": [sys.executable, str(HERE / "mcp_server.py")], "trust": "always"},
                     "pinned": {"command": [sys.executable, str(HERE / "mcp_server.py")]},
@@ -190,6 +193,7 @@ class Gateway:
                     "hold_seconds": 0.2,
                     "self_approval": True,
                     "rules": [{"stance": "ask", "tools": ["harmful"]}],
+                    "auto_approve_commands": [["seq"]],
                 },
                 "limits": {"rounds": 200, "repeats": 0},
             },

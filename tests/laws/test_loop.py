@@ -11,6 +11,7 @@ import asyncio
 import importlib.util
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -93,6 +94,19 @@ async def _played(gateway: Gateway, case: ModuleType, variant: str | None) -> No
     gateway.play()
     await (case.play(gateway) if variant is None else case.play(gateway, variant))
     assert (await gateway.get("/healthz")).status == 200
+
+
+def test_every_route_has_a_case(gateway: Gateway) -> None:
+    bodies, lists, objects = [
+        _load(CORPUS / f"{name}.py").VARIANTS
+        for name in ("bodies/every_endpoint", "listings/records", "listings/one_object")
+    ]
+    posted = {re.sub(r"/[a-z]+_1\b|/repeat\b", "/{}", path) for path in bodies}
+    tested = {f"POST {path}" for path in posted} | {f"GET {path}" for path in lists} | set(objects)
+    routes = asyncio.run(gateway.get("/openapi.json")).json["paths"]
+    found = {f"{method.upper()} {path.replace('{id}', '{}')}" for path in routes for method in routes[path]}
+    # WebSockets are in `websocket/` and in `tests/bridge/test_loop.py`; the stream of /mcp carries nothing that is sent.
+    assert found - tested == {"GET /v1/responses", "GET /bridge", "GET /mcp", "DELETE /mcp"}
 
 
 def _measured(work: Callable[[], Coroutine[None, None, None]]) -> list[Overrun]:
