@@ -22,7 +22,6 @@ import pytest
 from typer.testing import CliRunner, Result
 from websockets.asyncio.server import serve
 
-from tests.ports import free_port, refusing_port
 from toolgate import __version__
 from toolgate.app import startup_helpers
 from toolgate.cli import config_watch as watching
@@ -82,17 +81,6 @@ def upstream() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    with refusing_port() as port:
-        yield port
-
-
-@pytest.fixture
-def unused_port() -> int:
-    return free_port()
 
 
 def test_the_version_is_printed() -> None:

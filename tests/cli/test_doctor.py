@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.cli.pseudo_terminal import on_terminal
-from tests.ports import free_port, refusing_port
 from toolgate import __version__
 from toolgate.cli.commands import app
 
@@ -24,17 +23,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOOLGATE_KEY", raising=False)
     return tmp_path
-
-
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    with refusing_port() as port:
-        yield port
-
-
-@pytest.fixture
-def unused_port() -> int:
-    return free_port()
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
