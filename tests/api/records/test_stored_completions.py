@@ -125,13 +125,27 @@ def test_a_completion_of_another_key_is_not_found() -> None:
         assert list(bob.chat.completions.list()) == []
 
 
+OVERSIZED = ({str(number): "" for number in range(17)}, {"a" * 65: ""}, {"a": "b" * 513})
+
+
 def test_metadata_must_hold_strings() -> None:
     with record_server(records=ASKED) as kept, client_of(kept) as client:
         kept.play("One.")
         made = client.chat.completions.create(model="openai_chat", messages=[QUESTION], store=True)
         path = f"/v1/chat/completions/{made.id}"
-        for wrong in ({"a": 1}, ["a"], {str(number): "" for number in range(17)}):
+        for wrong in ({"a": 1}, ["a"], *OVERSIZED):
             assert kept.ask(path, method="POST", body={"metadata": wrong})[0] == 400
+
+
+def test_oversized_metadata_is_refused_before_the_model_is_asked() -> None:
+    """A list reads the metadata of a hundred completions at once: with 8 MB in each, one GET took 800 MB."""
+    with record_server(records=ASKED) as kept, client_of(kept) as client:
+        for wrong in OVERSIZED:
+            with pytest.raises(openai.BadRequestError, match="metadata"):
+                client.chat.completions.create(model="openai_chat", messages=[QUESTION], store=True, metadata=wrong)
+        assert list(client.chat.completions.list()) == []
+        kept.play("One.")
+        client.chat.completions.create(model="openai_chat", messages=[QUESTION], metadata=OVERSIZED[0])
 
 
 def test_numbers_that_no_float_can_hold_are_listed_as_they_were_sent() -> None:

@@ -9,6 +9,7 @@ import time
 
 from msgspec.structs import replace
 
+from toolgate.api.metadata import check_metadata
 from toolgate.api.records.decode_sent import decode_stream, decode_whole, record_history
 from toolgate.api.records.message_rows import StoredMessageMetadata, message_rows
 from toolgate.api.records.write_queue import MIB, WriteQueue
@@ -53,6 +54,8 @@ class ChatRecordingPolicy:
             return replace(prepared, request=request), None
         if not always and not requested:
             return prepared, None
+        if requested:
+            check_metadata(_noted(prepared))  # before the model is asked
         return prepared, SingleChatRecorder(self._store, self._writer, call, prepared, always, requested)
 
 
@@ -126,7 +129,6 @@ class SingleChatRecorder:
         answer = Message("assistant", response.parts)
         past = record_history(request.messages, answer, sent)
         about = replace(sent, model=metadata.model, finish_reason=response.reason, usage=response.usage or record.usage)
-        noted = request.extra.get(CHAT, {}).get("metadata")
         self._exchange = StoredChatExchange(
             chat=self._chat,
             owner=self._owner,
@@ -140,6 +142,12 @@ class SingleChatRecorder:
             system_digest=past.system_digest,
             lasting=self._always,
             completion=(response.id or metadata.id) if self._requested else None,  # the id that the client was sent
-            metadata={name: text for name, text in noted.items() if type(text) is str} if type(noted) is dict else {},
+            metadata=_noted(prepared),
         )
         return self._exchange
+
+
+def _noted(prepared: PreparedRequest) -> dict[str, str]:
+    """Return the metadata that the client has sent; what is no text is left out."""
+    noted = prepared.request.extra.get(CHAT, {}).get("metadata")
+    return {name: text for name, text in noted.items() if type(text) is str} if type(noted) is dict else {}

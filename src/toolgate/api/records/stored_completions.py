@@ -5,9 +5,10 @@ from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
+from toolgate.api.metadata import read_metadata
 from toolgate.api.paging import PageQuery, list_page, read_page, read_query, unknown_cursor
 from toolgate.api.records.chats import list_cursor, read_place
-from toolgate.conversation.errors import InvalidRequest, NotFound
+from toolgate.conversation.errors import NotFound
 from toolgate.conversation.events import Usage
 from toolgate.dialects.openai_chat import DIALECT as OPENAI_CHAT
 from toolgate.dialects.openai_chat.shared_codec import write_usage
@@ -19,7 +20,6 @@ from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import decode, encode
 
 _BATCH = 100
-_MAX_METADATA = 16
 
 
 class StoredCompletionEndpoints:
@@ -91,16 +91,7 @@ class StoredCompletionEndpoints:
         one = await self._find(call)
         fields = Fields(await call.exchange.json())
         fields.require("metadata")
-        metadata = fields.raw("metadata")
-        if metadata is None:  # null removes all of it
-            metadata = {}
-        is_text = type(metadata) is dict and all(type(text) is str for text in metadata.values())
-        if not is_text or len(metadata) > _MAX_METADATA:
-            raise InvalidRequest(
-                f"metadata must be an object with at most {_MAX_METADATA} strings.",
-                param="metadata",
-                code="invalid_type",
-            )
+        metadata = read_metadata(fields)  # null removes all of it
         fields.refuse_unknown()
         await self._store.note(call.caller.name, one.id, metadata)
         await call.exchange.respond(

@@ -7,6 +7,7 @@ are stored, so that no later request fails on them.
 import time
 from typing import Any
 
+from toolgate.api.metadata import read_metadata
 from toolgate.api.paging import list_all, list_page, read_page, unknown_cursor
 from toolgate.api.responses.conversations_and_background import ConversationsAndBackground
 from toolgate.api.responses.item_normalization import with_ids
@@ -23,9 +24,8 @@ from toolgate.storage.responses import ResponseStore
 from toolgate.wire.fields import Fields
 from toolgate.wire.jsontext import encode
 
-# The limits of OpenAI: items that one request may add, and pairs of metadata with the lengths of names and values.
+# The limit of OpenAI on items that one request may add.
 MAX_ITEMS = 20
-_MAX_METADATA, _MAX_NAME_LENGTH, _MAX_VALUE_LENGTH = 16, 64, 512
 
 
 class ConversationEndpoints:
@@ -53,7 +53,7 @@ class ConversationEndpoints:
     async def create(self, call: AdmittedHttpRequest) -> None:
         """Create a conversation, perhaps with its first items."""
         fields = Fields(await call.exchange.optional_json())
-        metadata, given = _read_metadata(fields), _read_items(fields)
+        metadata, given = read_metadata(fields), _read_items(fields)
         items = await self._items(given, call.caller.name)
         created = StoredConversation("conv_" + random_suffix(48), call.caller.name, int(time.time()), metadata)
         await self._store.create(created, items)
@@ -68,7 +68,7 @@ class ConversationEndpoints:
         found = await self._find(call)
         fields = Fields(await call.exchange.json())
         fields.require("metadata")
-        metadata = _read_metadata(fields)
+        metadata = read_metadata(fields)
         fields.refuse_unknown()
         await self._store.update(found.owner, found.id, metadata)
         changed = StoredConversation(found.id, found.owner, found.created, metadata)
@@ -164,19 +164,6 @@ def _read_items(fields: Fields) -> list[Any]:
             code="array_above_max_length",
         )
     return items
-
-
-def _read_metadata(fields: Fields) -> dict[str, str]:
-    metadata = fields.mapping("metadata") or {}
-    if len(metadata) > _MAX_METADATA:
-        raise InvalidRequest(f"metadata may hold at most {_MAX_METADATA} pairs.", param="metadata")
-    for name, value in metadata.items():
-        if type(value) is not str or len(name) > _MAX_NAME_LENGTH or len(value) > _MAX_VALUE_LENGTH:
-            raise InvalidRequest(
-                f"metadata takes names of at most {_MAX_NAME_LENGTH} and strings of at most {_MAX_VALUE_LENGTH} characters.",
-                param=f"metadata.{name[:_MAX_NAME_LENGTH]}",
-            )
-    return metadata
 
 
 def _unknown_item(id: str) -> NotFound:
