@@ -242,6 +242,32 @@ async def test_a_response_is_charged_whose_end_is_found_by_the_scheduler_first(
     assert await charged(outage) == {"ann": 1.0}
 
 
+@pytest.mark.parametrize("how", ["cancelled", "unconfirmed"])
+async def test_a_response_is_charged_that_was_stored_though_its_request_failed(
+    outage: StorageOutage, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its key was rotated, or the database went away, while it was stored: what it had reserved was given back."""
+    save, saves = ResponseStore.save, list[str]()
+
+    async def save_queued(store: ResponseStore, response: StoredResponse, *also: Any) -> None:
+        await save(store, response, *also)
+        saves.append(response.id)
+        if len(saves) > 1:
+            return
+        if how == "unconfirmed":
+            raise CommitUncertain
+        for exchange, *_ in work.gate.services.keys.active_requests.by_id.values():
+            exchange.cancel()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(ResponseStore, "save", save_queued)
+    async with gateway(outage) as work:
+        work.play(ANSWER)
+        assert (await work.ask("openai_responses", key="ann-key", background=True, store=True)).status == 503
+        assert await ended(work, saves[0]) == ("completed", "Done.")
+    assert await charged(outage) == {"ann": 1.0}
+
+
 async def test_a_response_whose_end_is_refused_again_and_again_is_made_again(
     outage: StorageOutage, monkeypatch: pytest.MonkeyPatch, attempts: list[RunAttempt]
 ) -> None:

@@ -38,6 +38,7 @@ from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
 from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.http.exchange import Header
 from toolgate.limits.local_budgets import BudgetReservation
+from toolgate.storage.database import CommitUncertain
 from toolgate.storage.responses import ResponseStore, StoredResponse, Write
 from toolgate.storage.run_records import RunRecord
 from toolgate.telemetry.request_log import RequestRecord
@@ -254,6 +255,7 @@ class ResponseEndpoints:
     ) -> tuple[PreparedRequest, StoredResponse]:
         """Accept a background response and store it as queued; `fork` if it continues a copy of another run."""
         held: BudgetReservation | None = None
+        is_stored = False
         try:
             state = self._check_background(body)
             streamed = body.get("stream") is True
@@ -271,10 +273,19 @@ class ResponseEndpoints:
             opening = _opening_run(
                 state, call, metadata.id, encode_fork_request(body, headers, fork.items if fork else 0), fork
             )
-            stored = await state.background.accept(prepared, request, unlock, *opening)
-        except BaseException:
-            unlock()
-            if held is not None:
+            accepting = asyncio.ensure_future(state.background.accept(prepared, request, unlock, *opening))
+            try:
+                stored = await asyncio.shield(accepting)
+            except asyncio.CancelledError:
+                # The database finishes what it has begun: a run that is stored unlocks and is charged when it ends.
+                await asyncio.wait({accepting})
+                is_stored = accepting.exception() is None
+                raise
+        except BaseException as error:
+            if not is_stored:
+                unlock()
+            # If the run may be stored nevertheless, it settles the reservation, or that expires.
+            if held is not None and not is_stored and not isinstance(error, CommitUncertain):
                 self._budgets.charge(RequestRecord(call.record.request_id), held)  # nothing was used
             raise
         record.run = stored.id
