@@ -120,3 +120,23 @@ async def test_clients_without_a_key_leave_the_last_connections_to_callers(monke
         assert (await gateway.send("", "GET", "/readyz", connection="close")).status_code == 200
         for _ in range(OTHERS):
             assert (await gateway.send("other", "GET", "/v1/models", connection="close")).status_code == 200
+
+
+async def test_connections_run_short_for_clients_without_a_key_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They kept theirs with a request a second, which made them busy for ever, however many they had."""
+    models = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer other-key\r\n\r\n"
+    let_clients_wait(float("inf"), monkeypatch)
+    async with shared(limits=LIMITS) as gateway, contextlib.AsyncExitStack() as clients:
+        opened = [await asyncio.open_connection("127.0.0.1", gateway.listener.port) for _ in range(ORDINARY + 1)]
+        for _, writer in opened:
+            clients.callback(writer.transport.abort)
+        await until(lambda: len(gateway.listener.connections()) == ORDINARY + 1)
+        (caller, sending), (stranger, asking), (probe, probing), *_ = opened
+        for _ in range(2):
+            sending.write(models)
+            assert (await caller.readuntil(b"]}")).startswith(b"HTTP/1.1 200 ")
+        asking.write(models.replace(b"other-key", b"wrong-key"))
+        assert (await stranger.read()).startswith(b"HTTP/1.1 401 ")
+        for _ in range(2):  # one connection was closed, and there is room again
+            probing.write(HEALTH)
+            assert (await probe.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")

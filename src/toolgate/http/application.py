@@ -211,6 +211,7 @@ class Application:
             if shared := exchange.shared_connections:
                 self._active.check_share(caller, shared)
             self._active_by_id[record.request_id] = exchange, caller, scope, record
+            exchange.response.admitted = True
         elif exchange.shared_connections and endpoint.path not in _PROBES:
             raise GatewayOverloaded(
                 "Too many connections for requests without a key; try again shortly.", retry_after=1

@@ -29,3 +29,8 @@ class ListenerState(Generic[_Connection]):
         self.tasks: set[asyncio.Task[None]] = set()
         self.evictions = ConnectionEvictions()
         self.draining = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the connections that are open leave the last ones, which are for callers with less than their share."""
+        return len(self.connections) <= self.limits.connections - self.limits.reserved

@@ -115,7 +115,7 @@ class HttpProtocol(asyncio.Protocol):
         now = self.loop.time()
         self._deadlines.client_by = now + limits.head_seconds
         self._deadlines.arm(now)
-        if len(connections) <= limits.connections - limits.reserved:
+        if self.state.has_room:
             return
         # An overdue connection makes room. Otherwise the client gets one of the last places, which are for callers that
         # have less than their share (`ActiveRequests.check_share`), or is sent away.
@@ -319,7 +319,7 @@ class HttpProtocol(asyncio.Protocol):
             if self.flow.read_paused:
                 self.flow.resume_reading()
             waiting = self._pipeline
-            if not response.keep_alive:
+            if not (response.keep_alive and (response.admitted or self.state.has_room)):
                 self._close()
             elif (
                 waiting.requests

@@ -46,7 +46,10 @@ class RequestCycleConnection(Protocol):
 
 
 class RequestResponseCycle:
-    """A running request; `started` once bytes of its response are sent, `complete` after the last of them."""
+    """A running request; `started` once bytes of its response are sent, `complete` after the last of them.
+
+    `admitted` is set by the application for a caller: without one, the connection is not kept while others need it.
+    """
 
     __slots__ = (
         "_body",
@@ -58,6 +61,7 @@ class RequestResponseCycle:
         "_head",
         "_scope",
         "_unsent",
+        "admitted",
         "cancelled_on_disconnect",
         "complete",
         "connection",
@@ -80,6 +84,7 @@ class RequestResponseCycle:
         self.http_version: str = scope["http_version"]
         self.keep_alive = keep_alive
         self.more_body = True
+        self.admitted = False
         self.disconnected = self.started = self.complete = self.cancelled_on_disconnect = False
         self.task: asyncio.Task[None] | None = None
         self._flow = connection.flow
