@@ -103,7 +103,7 @@ def test_the_beginning_of_a_stop_text_is_held_back_and_nothing_else() -> None:
 def test_a_stop_text_that_is_too_long_to_be_looked_for_is_named(stage: Stage) -> None:
     stage.play("One two.", "One two.")
     assert "stop texts" in warnings(stage, model="openai_responses", stop=["x" * 5000, "two"])
-    assert warnings(stage, model="openai_responses", stop=["x" * 4096, "two"]) == ""
+    assert warnings(stage, model="openai_responses", stop=["x" * 256, "two"]) == ""
 
 
 def test_a_held_beginning_is_sent_when_the_text_ends() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolgate.conversation.errors import InvalidUpstreamAnswer, UpstreamError
 from toolgate.conversation.event_assembler import MAX_CONTENT, check_content_length
-from toolgate.conversation.events import ModelResponse, StepEvent, Usage
+from toolgate.conversation.events import ModelResponse, PartDelta, StepEvent, Usage
 from toolgate.conversation.fold import fold, unfold
 from toolgate.conversation.message import ToolCall
 from toolgate.conversation.request import ModelRequest
@@ -123,7 +123,7 @@ class WholeResponseStream:
     async def events(self) -> AsyncGenerator[list[StepEvent], None]:
         """Yield all events in one batch."""
         events = unfold(self._response)
-        yield self._rewriter.restore(events) if self._rewriter else events
+        yield await _restored(self._rewriter, events) if self._rewriter else events
 
     async def relay_whole(self, metadata: AnswerMetadata, usage: Usage | None = None) -> tuple[bytes, ModelResponse]:
         """Return the body for a client of the same dialect, and the response; `usage` replaces what was reported."""
@@ -284,7 +284,7 @@ class HttpModelStream:
         ) as batches:
             async for batch in batches:
                 # A freeform call is held back until it is whole, so that a batch may come out empty.
-                if events := rewriter.restore(batch) if rewriter else batch:
+                if events := await _restored(rewriter, batch) if rewriter else batch:
                     yield events
                 if rewriter and rewriter.done:  # at a stop text: what the upstream still sends is not for the client
                     return
@@ -452,6 +452,13 @@ async def _read(
             raise failure
     # Behind the last event there is at most the end of the body: the connection is kept for the next request.
     response.release()
+
+
+async def _restored(rewriter: EmulatedResponseRewriter, events: list[StepEvent]) -> list[StepEvent]:
+    """Return the events for the client; long texts are searched in a thread."""
+    if sum([len(event.text) for event in events if type(event) is PartDelta]) > LARGE_BODY:
+        return await run_in_thread(rewriter.restore, events)
+    return rewriter.restore(events)
 
 
 def _slices(chunk: bytes) -> Sequence[bytes]:

@@ -27,7 +27,8 @@ from toolgate.conversation.request import (
 from toolgate.dialects.dialect import Quirks
 
 # A limit, because the client chooses the texts, and every piece of the answer is compared with their beginnings.
-LONGEST_STOP = 4096
+LONGEST_STOP = 256
+_SLICE_CHARACTERS = 256 * 1024  # searched at a time: a search keeps the interpreter until it returns
 _ANSWER_TOOL = "json_answer"
 _ANSWER_USE = "Give your whole answer to the user as the input of this tool, and say nothing else."
 _ANSWER_FIELD = "answer"  # holds an answer that is no object, which no tool takes as its input
@@ -116,6 +117,9 @@ class StopCutter:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.done = False
         self._stops = stops
+        self._longest = max(map(len, stops), default=0)
+        # Found by their hash: compared with each stop text, each character would cost as much as all of them together.
+        self._beginnings = frozenset([stop[:size] for stop in stops for size in range(1, len(stop))])
         self._text: list[str] | None = None  # of the open text: the pieces that were passed on
         self._held = ""
         self._stop: str | None = None
@@ -134,7 +138,9 @@ class StopCutter:
                     self._text, self._held = [], ""
                     restored.append(event)
                 case PartDelta(text) if self._text is not None:
-                    restored += self._read(text)
+                    for start in range(0, len(text), _SLICE_CHARACTERS):
+                        if self._stop is None:
+                            restored += self._read(text[start : start + _SLICE_CHARACTERS])
                 case PartEnd(Text()) if self._text is not None:
                     if self._held:
                         restored.append(PartDelta(self._held))
@@ -154,15 +160,9 @@ class StopCutter:
             end: list[StepEvent] = [PartEnd(Text("".join(passed))), StepEnd("stop", stop_sequence=self._stop)]
             return [PartDelta(text[:place]), *end] if place else end
         # Hold back the longest end of the text that may begin a stop text: of `Hi</` with the stop text `</s>`, two
-        # characters. Only the last `len(stop) - 1` characters can, and only from its first character on.
-        held = 0
-        for stop in self._stops:
-            place = max(len(text) - len(stop) + 1, 0)
-            while (place := text.find(stop[0], place)) >= 0:
-                if stop.startswith(text[place:]):
-                    held = max(held, len(text) - place)
-                    break
-                place += 1
+        # characters. It is shorter than the longest of them.
+        ends = range(max(len(text) - self._longest + 1, 0), len(text))
+        held = next((len(text) - place for place in ends if text[place:] in self._beginnings), 0)
         sure, self._held = text[: len(text) - held], text[len(text) - held :]
         self._text = passed
         passed.append(sure)
