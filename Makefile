@@ -33,7 +33,7 @@ fuzz: $(VENV)/.test ## play over 100,000 connections of random requests, bytes a
 
 laws: $(VENV)/.test ## hold all laws to all cases, of which make test plays a slice: every combination, 10,000 cancellations (over an hour)
 	PATH="$(CURDIR)/$(BIN):$$PATH" TOOLGATE_LAW_CASES=all TOOLGATE_ANSWER_CASES=14000 TEXT_LAWS=20 HYPOTHESIS_PROFILE=explore \
-		scripts/test tests/laws tests/bridge/test_loop.py tests/text_tools/test_laws.py tests/dialects/test_laws.py $(ARGS)
+		scripts/test tests/laws tests/text_tools/test_laws.py tests/dialects/test_laws.py $(ARGS)
 
 soak: $(VENV)/.test ## mixed traffic against a server for 30 minutes: failures, leaks, memory (ARGS="--minutes 5 --write")
 	PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.soak $(ARGS)

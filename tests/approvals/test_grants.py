@@ -67,12 +67,15 @@ def stdio_server(folder: Path, which: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("tools", "name"), [(http_service, "box_make"), (stdio_server, "box_echo")])
-def test_a_grant_outlives_a_restart_but_not_a_change_of_where_calls_go(tools: Any, name: str, tmp_path: Path) -> None:
+def test_a_grant_outlives_a_restart_but_not_a_change_of_where_calls_go(
+    tools: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with gateway(tmp_path, **tools(tmp_path, "one")) as client:
         assert is_asked(client, name)
         grant(client)
         assert not is_asked(client, name)  # uses the approval of that call
-    with gateway(tmp_path, **tools(tmp_path, "one")) as client:
+    monkeypatch.chdir(tmp_path)  # from where the path of the configuration is a relative one
+    with gateway(Path("."), **tools(tmp_path, "one")) as client:
         assert not is_asked(client, name)
     with gateway(tmp_path, **tools(tmp_path, "other")) as client:
         assert is_asked(client, name)

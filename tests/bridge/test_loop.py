@@ -1,6 +1,7 @@
 """No frame of an editor keeps the event loop busy for long (spec: V1)."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,11 +9,15 @@ import httpx
 import pytest
 
 from tests.bridge.gateway import ask
+from tests.bridge.gateway import gateway as unmeasured_gateway
 from tests.bridge.scripted_editor import GPT, Frame, ScriptedEditor, delta, done, editor, text
-from tests.laws.gateway import KEY, Gateway, measured_gateway, size
+from tests.laws.gateway import KEY, Gateway, measured_gateway
+from toolgate.api import editor_approvals
+from toolgate.bridge import session
+from toolgate.bridge.bound_lent_items import usable_tools
+from toolgate.wire.jsontext import encode
 
 MOST = 15 * 2**20
-LINES = size(MOST // 3, MOST // 2)  # each takes two bytes in JSON
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +35,6 @@ def tools() -> str:
 
 FRAMES: dict[str, Callable[[], str]] = {
     "1,024 tools with large schemas": tools,
-    "a tool with a long schema that JSON escapes": lambda: json.dumps(
-        {"type": "tools", "rev": 99, "items": [{"name": "tool", "input_schema": {"description": "\n" * LINES}}]}
-    ),
     "many models": lambda: json.dumps(
         {"type": "models", "rev": 99, "items": [{**GPT, "id": str(n)} for n in range(9000)]}
     ),
@@ -92,3 +94,24 @@ async def test_a_large_answer_takes_no_long_step(gateway: Gateway) -> None:
             for stream in (False, True):
                 assert (await ask(http, client, "gpt-4o", stream)).status == 200
     assert [str(one) for one in gateway.end()] == []
+
+
+async def test_what_an_editor_sends_is_measured_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame has up to 16 MiB, and to encode as many characters that JSON escapes takes 50 ms."""
+    threads: list[threading.Thread] = []
+
+    def noting_threads(function: Callable[..., Any]) -> Callable[..., Any]:
+        def noting_thread(*args: Any) -> Any:
+            threads.append(threading.current_thread())
+            return function(*args)
+
+        return noting_thread
+
+    monkeypatch.setattr(session, "usable_tools", noting_threads(usable_tools))
+    monkeypatch.setattr(editor_approvals, "encode", noting_threads(encode))
+    async with unmeasured_gateway() as http, editor(str(http.base_url), approvals=True) as window:
+        await window.lend(tools=[{"name": "tool"}])
+        await window.send({"type": "answer", "id": "mcpr_1", "decision": "approve", "arguments": {"a": 1}})
+        await window.received("error", id="mcpr_1")
+    assert len(threads) == 3  # the window lends nothing first
+    assert threading.current_thread() not in threads

@@ -85,7 +85,7 @@ class EditorApprovals:
             approved = frame.decision == "approve"
             if not approved and (frame.arguments is not None or frame.level not in (None, "once")):
                 raise InvalidRequest("A denial takes neither arguments nor a level.", param="decision")
-            edited = None if frame.arguments is None else encode(frame.arguments).decode()
+            edited = None if frame.arguments is None else (await run_in_thread(encode, frame.arguments)).decode()
             if edited is not None and len(edited) > MAX_ARGUMENTS:
                 raise InvalidRequest(f"arguments may have at most {MAX_ARGUMENTS} characters.", param="arguments")
             answered = await self._approvals.answer(

@@ -1,9 +1,9 @@
 """Where an MCP server is and how to log in to it, as it is configured. Values only."""
 
+import os
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 Grant: TypeAlias = Literal["authorization_code", "client_credentials"]
@@ -19,7 +19,7 @@ class StdioServerConfig(Struct, frozen=True):
     @property
     def address(self) -> str:
         """Where the server is: the command and its folder."""
-        return msgspec.json.encode((self.command, self.cwd)).decode()
+        return ascii((self.command, os.path.abspath(self.cwd or ".")))  # ASCII: a folder's name need not be UTF-8
 
 
 class OAuthConfig(Struct, frozen=True):

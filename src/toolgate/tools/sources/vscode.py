@@ -93,7 +93,7 @@ class VscodeToolSource:
     def _update(self) -> None:
         """Take over what is lent now; the schemas of many new tools are checked in a thread first."""
         # A check that has begun is not begun anew: a window that changes its tools all the time would keep out all others.
-        if self._checking is not None:
+        if self._checking is not None and not self._checking.done():
             return
         lent = self._windows.tools()
         # By identity: a window that sends its tools again lends new objects. `_known` keeps the old ones alive.
