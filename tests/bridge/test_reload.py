@@ -1,5 +1,6 @@
 """What a reload of the configuration changes for editors that have joined (spec: E3, V1)."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import httpx
 import pytest
 
 from tests.bridge.gateway import WEATHER, ask
-from tests.bridge.scripted_editor import Frame, editor
+from tests.bridge.scripted_editor import GUARD, Frame, editor
 from tests.bridge.test_tools import AUTO, calls_then_answers
 from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import load
@@ -25,10 +26,11 @@ class Reloadable:
         self.gate = gate
         self.http = http
         self.path = path
+        self.tools = "{}"
 
     def reload(self, vscode: str) -> None:
         """Change the settings of the bridge."""
-        self.path.write_text(f"{BASE}vscode: {vscode}\n")
+        self.path.write_text(f"{BASE}tools: {self.tools}\nvscode: {vscode}\n")
         self.gate.reload(self.path)
 
 
@@ -57,3 +59,24 @@ async def test_editors_leave_when_the_bridge_is_turned_off(gateway: Reloadable) 
         assert await window.closed() == 1001
         assert (await ask(gateway.http, "openai_chat", "gpt-4o", False)).status == 404
         assert "get_weather" not in (await gateway.http.get("/v1/tools")).text
+
+
+async def test_approvals_are_taken_out_of_editors_when_they_are_turned_off(gateway: Reloadable) -> None:
+    http = gateway.http
+    gateway.tools = "{approvals: {read_only: ask, hold_seconds: 60}}"
+    gateway.reload("{}")
+    async with editor(str(http.base_url), approvals=True) as window:
+        call = 'call calculator {"expression": "6*7"}'
+        options = {"use_server_tools": ["calculator"], "tool_execution": "auto"}
+        asking = asyncio.ensure_future(ask(http, "openai_chat", "echo", False, call, **options))
+        shown = await window.received("approval")
+        gateway.reload("{approvals: false}")
+        await window.send({"type": "answer", "id": shown["id"], "decision": "approve"})
+        assert (await window.received("error", id=shown["id"]))["code"] == "forbidden"
+        await window.received("approval_closed", id=shown["id"])
+        gateway.reload("{approvals: true}")
+        async with asyncio.timeout(GUARD):
+            while len(window.all("approval")) < 2:
+                await window.round_trip()
+        await http.post(f"/v1/approvals/{shown['id']}", json={"decision": "approve"})
+        assert "42" in (await asking).text

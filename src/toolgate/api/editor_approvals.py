@@ -56,8 +56,15 @@ class EditorApprovals:
         self._approvals = approvals
         self._notifier = notifier
         self._caller = caller
+        self._enabled = True
         self._shown: dict[EditorSession, set[str]] = {}
         self._watching: dict[EditorSession, tuple[asyncio.Task[None], asyncio.Event]] = {}
+
+    def configure(self, enabled: bool) -> None:
+        """Show approvals in the windows that have joined, and take their answers, or neither from now on."""
+        self._enabled = enabled
+        for _, changed in self._watching.values():
+            changed.set()
 
     def window_changed(self, session: EditorSession) -> None:
         """Show approvals in a window that wants to see them, and no longer in one that does not."""
@@ -111,6 +118,8 @@ class EditorApprovals:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _person(self, session: EditorSession) -> _Person | None:
+        if not self._enabled:
+            return None
         if not session.owner:  # joined by the token of this machine
             return _Person(BY, is_admin=True)
         # Looked up each time: the key may have been revoked, or lost a scope, since the editor joined.

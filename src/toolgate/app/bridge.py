@@ -48,6 +48,8 @@ class BridgeService:
         """Use new settings: editors that may not be here any more leave."""
         if not settings.enabled:
             self._endpoints.end_all(GOING_AWAY, "The bridge was turned off.")
+        if self._approvals is not None:
+            self._approvals.configure(settings.approvals)
 
     async def open(self) -> None:
         """Read or make the token file; without it editors of this machine need a key."""
