@@ -34,8 +34,10 @@ from toolgate.storage.idempotency import (
     IdempotencyStore,
     StoredIdempotentAnswer,
 )
+from toolgate.storage.retention import RetentionStore
 from toolgate.storage.run_records import STALE_SECONDS, RunRecord, RunRecordStore
 from toolgate.storage.runs import AbandonedRun, RunLeaseLost, RunStore
+from toolgate.storage.streams import StreamStore
 
 HOUR = 3600.0
 JUMPS = [HOUR, -HOUR, 1.0, -1.0]
@@ -235,6 +237,32 @@ async def test_a_request_under_a_key_is_carried_out_once(two: Two, whose: str, j
     assert await there.keep("ann", "k", "there", kept, b"s")
     two.set(whose, -jump)
     assert await here.claim("ann", "k", b"d", "again", b"s") == kept
+
+
+async def test_nothing_is_forgotten_because_a_clock_was_set_forward(two: Two) -> None:
+    """fault: K-M: a request under a key is carried out once, a call that has begun is known, and no record is deleted."""
+    clocks: dict[str, Any] = {"clock": two.here.wall, "steady": two.here.steady}
+    keys, turns = IdempotencyStore(two.here.database, **clocks), HiddenTurnStore(two.here.database, **clocks)
+    retention, chats = RetentionStore(two.here.database, **clocks), ConversationStore(two.here.database)
+    kept = StoredIdempotentAnswer(200, [], b"answer")
+    assert await keys.claim("ann", "k", b"d", "here", b"s") == IdempotencyClaimGranted()
+    assert await keys.keep("ann", "k", "here", kept, b"s")
+    await turns.keep("ann", ["call"], [])
+    streams = StreamStore(two.here.database, **clocks)
+    await two.here.database.change(streams.opening("old", True))
+    await two.here.database.change(streams.ending("old", 0, [b"data: 1\n\n"], whole=True))
+    await chats.create(StoredConversation("c", "ann", int(two.here.wall()), {}), [])
+    two.set("both", 60 * 24 * HOUR)
+    for _ in range(65):  # old turns are deleted with every sixty-fourth that is stored
+        await turns.keep("ann", ["other"], [])
+    await two.here.database.change(streams.opening("new", True))
+    assert (await retention.expire(), await retention.sweep("conversations", 30)) == (0, 0)
+    assert await streams.all("old") == [b"data: 1\n\n"]
+    assert await keys.claim("ann", "k", b"d", "again", b"s") == kept
+    assert "call" in await turns.find("ann", ["call"])
+    two.wait(8 * 24 * HOUR)
+    assert await retention.sweep("conversations", 30) == 1, "the clock was meant to be set"
+    assert await retention.expire() > 0
 
 
 @jumping

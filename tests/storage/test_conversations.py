@@ -96,7 +96,7 @@ async def test_events_are_forgotten_a_while_after_the_end(storage_url: str) -> N
     """field: D16"""
     now = [1000.0]
     responses = ResponseStore(database := Database(storage_url))
-    streams = StreamStore(database, keep_seconds=60, clock=lambda: now[0])
+    streams = StreamStore(database, keep_seconds=60, clock=lambda: now[0], steady=lambda: now[0])
     for id in ("resp_1", "resp_2"):
         response = StoredResponse(id, "ann", None, 1, [], {"output": []})
         await responses.save(response, streams.opening(id, kept=True))

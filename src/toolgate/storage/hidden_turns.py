@@ -139,6 +139,7 @@ class HiddenTurnStore:
         now, added = self._clock(), tuple(messages)
         new_turn = "" if turn else random_suffix()
         prune = self._kept % _PRUNE_EVERY == 0
+        expired = now - self._jumps.forward(KEPT_SECONDS)
         self._kept += 1
         expires = now + (KEPT_SECONDS if secret is None else PRIVATE_SECONDS)
 
@@ -160,7 +161,7 @@ class HiddenTurnStore:
                 _append(db, owner, target, added, run=run, secret=secret)
             _drop(db, [(owner, one) for one in {*former.values()}])  # after the keys lead elsewhere or are deleted
             if prune:
-                delete_expired_turns(db, now, _PRUNED)
+                delete_expired_turns(db, expired, _PRUNED)
 
         await self._database.change(write)
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from toolgate.storage.database import Database, SqlConnection
-from toolgate.storage.observed_leases import ObservedLeases
+from toolgate.storage.observed_leases import ClockJumps, ObservedLeases
 from toolgate.storage.row_encryption import decrypt, encrypt
 
 _T = TypeVar("_T")
@@ -74,6 +74,7 @@ class IdempotencyStore:
         self._is_gone = is_gone
         self._clock = clock
         self._watch = ObservedLeases(steady)
+        self._jumps = ClockJumps(clock, steady)
         self._claims = 0
 
     async def claim(self, owner: str, key: str, digest: bytes, holder: str, secret: bytes) -> Claim:
@@ -82,12 +83,14 @@ class IdempotencyStore:
         `secret` decrypts the answer.
         """
         now, prune = self._clock(), self._claims % _PRUNE_EVERY == 0
+        # By a clock that was set forward, a request of a minute ago would look too old to be known.
+        oldest = now - self._keep - self._jumps.forward(self._keep)
         self._claims += 1
 
         def decide(db: SqlConnection) -> Claim | bytes:
             if prune:
-                db.execute(_FORGET, (now - self._keep,))
-            claimed = db.execute(_CLAIM, (owner, key, digest, holder, now + self.lease, now, now - self._keep))
+                db.execute(_FORGET, (oldest,))
+            claimed = db.execute(_CLAIM, (owner, key, digest, holder, now + self.lease, now, oldest))
             if claimed.rowcount == 1:
                 return IdempotencyClaimGranted()
             known, leased_until, answer, held_by = db.execute(_SELECT, (owner, key)).fetchone()

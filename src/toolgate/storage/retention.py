@@ -12,6 +12,7 @@ from typing import TypeAlias
 from toolgate.storage.database import Database, SqlConnection
 from toolgate.storage.hidden_turns import delete_expired_turns
 from toolgate.storage.idempotency import delete_expired_answers
+from toolgate.storage.observed_leases import ClockJumps
 from toolgate.storage.peer_conversations import delete_expired_peer_conversations
 from toolgate.storage.recorded_chats import forget_chat
 from toolgate.storage.request_batches import PERIOD
@@ -26,6 +27,8 @@ AT_ONCE = 200
 MOST_REQUESTS = 1_000_000
 
 _DAY = 86_400.0
+# Seconds for which nothing counts as older because a clock was set forward, so that a wrong one can be set right.
+_CLOCK_SECONDS = 7 * _DAY
 # One that another continues stays until that one goes, and one that is still being made until it is ready.
 _DISPENSABLE = """
 created < ? AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.previous = responses.id)
@@ -198,18 +201,24 @@ _OWNED = {
 class RetentionStore:
     """Deletes old rows, and all rows of an owner."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._jumps = ClockJumps(clock, steady)
 
     async def sweep(self, kind: str, days: int) -> int:
         """Delete some rows of this kind that are older than so many days, and return how many."""
-        before = max(0.0, self._clock() - days * _DAY)  # a time before the year 1 has no date
+        before = max(0.0, self._now() - days * _DAY)  # a time before the year 1 has no date
         return await self._database.change(lambda db: SWEEPS[kind](db, before))
 
     async def expire(self) -> int:
         """Delete some rows of those that no request can find any more, whatever is configured, and return how many."""
-        now = self._clock()
+        now = self._now()
         return await self._database.change(lambda db: sum([delete(db, now, AT_ONCE) for delete in _EXPIRED]))
 
     async def forget(self, owner: str) -> dict[str, int]:
@@ -235,6 +244,9 @@ class RetentionStore:
             return {kind: count for kind, count in gone.items() if count}
 
         return await self._database.change(forget)
+
+    def _now(self) -> float:
+        return self._clock() - self._jumps.forward(_CLOCK_SECONDS)
 
 
 def _delete_responses(db: SqlConnection, ids: list[str]) -> None:

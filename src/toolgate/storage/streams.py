@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from toolgate.storage.database import Database, SqlConnection
+from toolgate.storage.observed_leases import ClockJumps
 from toolgate.storage.responses import Write
 
 KEPT_SECONDS = 86_400.0
@@ -49,20 +50,26 @@ class StreamStore:
     """Stores streams; their frames for `keep_seconds` after the end."""
 
     def __init__(
-        self, database: Database, *, keep_seconds: float = KEPT_SECONDS, clock: Callable[[], float] = time.time
+        self,
+        database: Database,
+        *,
+        keep_seconds: float = KEPT_SECONDS,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
         self._keep = keep_seconds
         self._clock = clock
+        self._jumps = ClockJumps(clock, steady)
 
     def opening(self, response: str, kept: bool) -> Write:
         """Return the write that opens a stream, and deletes the frames of those that ended long ago."""
-        now = self._clock()
+        oldest = self._clock() - self._keep - self._jumps.forward(self._keep)
 
         def write(db: SqlConnection) -> None:
             db.execute(_OPEN, (response, int(kept)))
-            db.execute(_FORGET_OLD, (now - self._keep,))
-            db.execute("UPDATE response_streams SET kept = 0 WHERE kept = 1 AND ended < ?", (now - self._keep,))
+            db.execute(_FORGET_OLD, (oldest,))
+            db.execute("UPDATE response_streams SET kept = 0 WHERE kept = 1 AND ended < ?", (oldest,))
 
         return write
 
