@@ -1,6 +1,7 @@
 """Servers that want a token: logins, machines, and metadata that means harm (fault: T8; field: E36)."""
 
 import asyncio
+import errno
 import hashlib
 import json
 import time
@@ -247,6 +248,24 @@ async def test_logins_of_several_servers_are_kept_together(tmp_path: Path) -> No
     kept = StoredLogin("https://a", "https://a", "https://a/token", OAuthClient("https://a", "me"), AccessToken("t"))
     await asyncio.gather(*[LoginFile(path).save(f"server-{number}", kept) for number in range(40)])
     assert all([await LoginFile(path).load(f"server-{number}") for number in range(40)])
+
+
+async def test_a_file_that_cannot_be_read_for_a_while_keeps_the_logins_of_other_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens.json"
+    kept = StoredLogin("https://a", "https://a", "https://a/token", OAuthClient("https://a", "me"), AccessToken("t"))
+    await LoginFile(path).save("other", kept)
+
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_bytes", fail)
+        assert await LoginFile(path).load("other") is None
+        with pytest.raises(OSError, match="Input/output error"):
+            await LoginFile(path).save("box", kept)
+    assert await LoginFile(path).load("other") == kept
 
 
 async def test_a_machine_gets_its_token_by_itself(tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ class LoginFile:
 
     async def load(self, name: str) -> StoredLogin | None:
         """Return the login, or None; a file that cannot be read counts as empty."""
-        return (await asyncio.to_thread(self._read)).get(name)
+        try:
+            return (await asyncio.to_thread(self._read)).get(name)
+        except OSError:
+            return None
 
     async def save(self, name: str, login: StoredLogin) -> None:
         """Store a login in place of a former one."""
@@ -104,16 +107,17 @@ class LoginFile:
             os.close(descriptor)
 
     def _read(self) -> dict[str, StoredLogin]:
+        """Read all logins; a file that is missing or spoilt counts as empty, and OSError if it cannot be read."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, StoredLogin])
-        except (OSError, msgspec.MsgspecError, RecursionError):
+        except (FileNotFoundError, msgspec.MsgspecError, RecursionError):
             return {}
 
     def _write(self, name: str, login: StoredLogin | None) -> None:
         descriptor = self._open_lock("")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # so that no change of another process is lost
-            logins = self._read()
+            logins = self._read()  # if that fails nothing is written, or the other logins would be lost
             logins.pop(name, None)
             if login is not None:
                 logins[name] = login
