@@ -107,6 +107,15 @@ async def test_a_key_with_the_right_scope_and_no_other_is_let_in(served: Tenants
             assert received.status_code == CASES[place(endpoint)].status, (place(endpoint), received.text)
 
 
+async def test_no_cache_may_store_what_a_key_has_requested(served: Tenants) -> None:
+    """Caches know `Authorization`, but not `x-api-key`: one between client and server would show it to others."""
+    for endpoint in served.endpoints:
+        if endpoint.method == "GET" and endpoint.scope is not None:
+            for who in (f"only-{endpoint.scope}", "wrong"):
+                received = await knock(served, endpoint, who)
+                assert "no-store" in received.headers.get("cache-control", ""), (place(endpoint), who)
+
+
 async def test_a_head_is_decided_as_its_get(served: Tenants) -> None:
     for endpoint in served.endpoints:
         if endpoint.method == "GET" and endpoint.scope is not None:

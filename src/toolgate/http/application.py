@@ -39,6 +39,9 @@ _MISTYPED = 80
 
 _VSCODE_CHAT = b"GitHubCopilotChat/"
 
+# Caches keep what `Authorization` has requested to themselves, but do not know that `x-api-key` is a key, too.
+_NO_STORE = (b"cache-control", b"no-store")
+
 # Sent by an editor with its own requests.
 EDITOR_HEADER = b"x-toolgate-editor"
 
@@ -179,6 +182,8 @@ class Application:
         scope = endpoint.scope
         if endpoint.proves_itself and not digest_of_credential(exchange.headers):
             scope = None
+        if scope and method == "GET":  # other methods are not cached
+            exchange.extra_headers.append(_NO_STORE)
         try:
             caller = self._authenticator.authenticate(exchange.headers, exchange.named) if scope else PUBLIC
         except Unauthenticated:
