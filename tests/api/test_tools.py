@@ -1,11 +1,15 @@
 """The tools over HTTP: who sees what, what may be registered, and what survives a restart (spec: R3, R5, R9)."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.mcp.client.scripted_server import ReceivedRequest, ScriptedResponse, serving
 from tests.stage import served
 from tests.tools.execution.toolserver import ToolServer, tool_server
 from tests.tools.fakes import many, tool
@@ -15,6 +19,7 @@ from toolgate.api.registered_source_request import decode_registration
 from toolgate.api.tools import ToolEndpoints
 from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import load
+from toolgate.http.listener import listening
 from toolgate.storage.database import Database
 from toolgate.storage.registrations import RegisteredSourceStore
 from toolgate.tools.sources.registered import RegisteredToolSource
@@ -338,6 +343,75 @@ def test_a_registration_has_all_fields_of_a_tool() -> None:
     )
     assert (read.private, read.approval, read.timeout, read.cache_seconds, read.when) == (True, "ask", 2, 5, "a")
     assert read.annotations.destructive is False
+
+
+REGISTERED = """
+server: {port: 0}
+storage: 'sqlite://'
+log: {level: error}
+models: [{name: echo, upstream: builtin}]
+tools:
+  reach: [127.0.0.1]
+  mcp: {git_hub: {url: 'http://127.0.0.1:9/mcp'}}
+  approvals: {hold_seconds: 0.01, trusted: %s, rules: [{stance: allow, tools: ["git_hub_*"]}]}
+"""
+
+
+@asynccontextmanager
+async def with_registered_server(folder: Path, name: str, trusted: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a gateway at which an MCP server is registered whose tool claims to only read."""
+    path = folder / "toolgate.yaml"
+    path.write_text(REGISTERED % trusted)
+    hints = {"readOnlyHint": True, "openWorldHint": False}
+    results: dict[str, dict[str, Any]] = {
+        "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+        "tools/list": {"tools": [{"name": "read", "inputSchema": {"type": "object"}, "annotations": hints}]},
+        "tools/call": {"content": [{"type": "text", "text": "it ran"}]},
+    }
+
+    async def script(asked: ReceivedRequest) -> ScriptedResponse:
+        result = {"resultType": "complete", **results[asked.message["method"]]}
+        return ScriptedResponse(200, {"jsonrpc": "2.0", "id": asked.message["id"], "result": result})
+
+    async with (
+        serving(script) as server,
+        listening(Toolgate(load(path, {}))) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        made = await client.post("/v1/tools", json={"type": "mcp", "name": name, "url": server.url})
+        assert made.status_code == 201
+        yield client
+
+
+async def listed(client: httpx.AsyncClient, field: str, name: str) -> None:
+    """Wait until a tool is in this field of the list of tools."""
+    async with asyncio.timeout(60):
+        while name not in [one["name"] for one in (await client.get("/v1/tools")).json()[field]]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def called(client: httpx.AsyncClient, name: str) -> str:
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+    accept = {"accept": "application/json, text/event-stream"}
+    return (await client.post("/mcp", json=message, headers=accept)).text
+
+
+@pytest.mark.parametrize(
+    ("trusted", "shown"),
+    [('["mcp/*", "http/*"]', "waits for approval"), ("[api]", "it ran"), ("[]", "waits for approval")],
+)
+async def test_what_a_registered_mcp_server_says_of_its_tools_counts_only_if_registrations_are_trusted(
+    tmp_path: Path, trusted: str, shown: str
+) -> None:
+    async with with_registered_server(tmp_path, "plain", trusted) as client:
+        await listed(client, "data", "plain_read")
+        assert shown in await called(client, "plain_read")
+
+
+async def test_a_registered_mcp_server_whose_name_begins_as_a_configured_one_waits_for_a_person(tmp_path: Path) -> None:
+    async with with_registered_server(tmp_path, "git_hub_x", "[api]") as client:
+        await listed(client, "quarantined", "read")
+        assert "Unknown tool" in await called(client, "git_hub_x_read")
 
 
 def test_a_tool_is_not_registered_under_a_name_that_begins_as_those_of_a_configured_source(tmp_path: Path) -> None:

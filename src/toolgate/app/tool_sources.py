@@ -134,8 +134,10 @@ class ToolSourceFactory:
         address, http, logins = remote(self._config, server, trusted)
         own = _prefix(name, server)
         # No tool of this server may be named into the prefix of another source. Two sources that the configuration gives
-        # one prefix are meant to share it; a registered one shares none.
+        # one prefix are meant to share it; a registered one shares none, nor does its own prefix begin with another's.
         others = [prefix for source, prefix in self.prefixes().items() if not trusted or source != f"mcp/{name}"]
+        foreign = [one for one in others if one.startswith(own) and (one != own or not trusted)]
+        foreign += [one for one in others if own.startswith(one) and one != own and not trusted]
         return McpSource(
             name,
             address
@@ -146,7 +148,7 @@ class ToolSourceFactory:
             schemas=self._schemas,
             tokens=logins,
             prefix=server.prefix,
-            foreign_prefixes=[one for one in others if one.startswith(own) and (one != own or not trusted)],
+            foreign_prefixes=foreign,
             trust=server.trust,
             tags=server.tags,
             registered=not trusted,

@@ -194,4 +194,4 @@ def test_foreign_prefixes_are_those_of_the_configuration(tmp_path: Path) -> None
     found = {source.name: source._foreign_prefixes for source in sources.configured() if isinstance(source, McpSource)}
     assert found == {"mcp/git": ("git_hub_",), "mcp/git_hub": (), "mcp/all": ("git_", "git_hub_")}
     registered = sources.registered(ToolRegistration(name="git_hub", url="https://example.org/mcp", type="mcp"))
-    assert registered._foreign_prefixes == ("git_hub_",)  # type: ignore[attr-defined]  # of an McpSource
+    assert registered._foreign_prefixes == ("git_hub_", "git_")  # type: ignore[attr-defined]  # of an McpSource
