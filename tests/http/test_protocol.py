@@ -16,6 +16,7 @@ from toolgate.app.reloadable_asgi_app import Toolgate
 from toolgate.config import KeySettings, Secret
 from toolgate.http import evictions
 from toolgate.http.connection_task import ConnectionTask
+from toolgate.http.deadlines import NEVER
 from toolgate.http.protocol import HttpProtocol
 
 ANN = KeySettings(name="ann", key=Secret("ann-key"), scopes=("chat",))
@@ -205,7 +206,11 @@ def test_a_request_whose_task_dies_closes_the_connection(
 
 def test_a_connection_that_waits_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever forgets to set a deadline: a connection that runs no request has one."""
-    monkeypatch.setattr(HttpProtocol, "_set_deadline", lambda *_: None)
+
+    def forget(protocol: HttpProtocol, _: int) -> None:
+        protocol._deadlines.client_by = NEVER
+
+    monkeypatch.setattr(HttpProtocol, "_set_deadline", forget)
     limits: dict[str, Any] = {"head_seconds": 0.05, "keep_alive_seconds": 0.05, "write_stall_seconds": 0.05}
     with served(TrivialApp(), **limits) as server, Client(server.port) as client:
         client.get()
