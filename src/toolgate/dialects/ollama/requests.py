@@ -5,6 +5,8 @@ gets one from its position in the history, so that the same history always has t
 matched by its tool's name or else by its order among the calls without a result.
 """
 
+from collections import deque
+from itertools import count
 from typing import Any
 
 from toolgate.conversation.errors import InvalidRequest
@@ -62,12 +64,37 @@ def own_extra(rest: dict[str, Any]) -> Extra:
     return {NAME: rest} if rest else NO_EXTRA
 
 
+class _OpenCalls:
+    """Calls without a result yet, each found by id or by name at the same cost, however many there are."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, ToolCall] = {}
+        self._numbers = count()
+        self._queues: dict[tuple[str, str | None], deque[int]] = {}
+
+    def add(self, call: ToolCall) -> None:
+        """Add a call behind the others."""
+        number = next(self._numbers)
+        self._calls[number] = call
+        for key in (("id", call.id), ("name", call.name), ("any", None)):
+            self._queues.setdefault(key, deque()).append(number)
+
+    def take(self, *keys: tuple[str, str | None]) -> ToolCall | None:
+        """Remove and return the first call of the first key that has one."""
+        for key in keys:
+            queue = self._queues.get(key)
+            while queue:
+                if (call := self._calls.pop(queue.popleft(), None)) is not None:  # else it was taken by another key
+                    return call
+        return None
+
+
 class _MessageDecoder:
     """Decodes messages, and keeps the calls of the last turn that have no result yet."""
 
     def __init__(self) -> None:
         self._known_ids: set[str] = set()
-        self._open_calls: list[ToolCall] = []
+        self._open_calls = _OpenCalls()
         self._made_ids = False  # open calls got their ids here, so that no result can have them
         self._turn_ended = False  # a turn's calls may come in several messages, until a result or a user message
 
@@ -96,7 +123,7 @@ class _MessageDecoder:
         parts += [part for part in _content(fields) if part != Text("")]
         values = fields.items("tool_calls") or []
         if values and self._turn_ended:
-            self._open_calls, self._made_ids, self._turn_ended = [], False, False
+            self._open_calls, self._made_ids, self._turn_ended = _OpenCalls(), False, False
         for position, value in enumerate(values):
             entry = Fields(value, f"{fields.at('tool_calls')}[{position}]")
             given = entry.text("id")
@@ -108,7 +135,7 @@ class _MessageDecoder:
             name, arguments = function.required_text("name"), read_arguments(function.raw("arguments")).strip()
             inner = {"function": function.rest} if function.rest else {}
             call = ToolCall(id, name, arguments or "{}", extra=own_extra({**entry.rest, **inner}))
-            self._open_calls.append(call)
+            self._open_calls.add(call)
             self._known_ids.add(call.id)
             parts.append(call)
         return Message("assistant", tuple(parts), own_extra(fields.rest))
@@ -118,13 +145,10 @@ class _MessageDecoder:
         given = fields.text("tool_call_id")
         name = fields.text("tool_name") or fields.text("name")
         # A result with a known id answers only that call. An id that no call has counts only if no call got its id here.
-        calls = self._open_calls
         if given and (given in self._known_ids or not self._made_ids):
-            call = next((one for one in calls if one.id == given), None)
+            call = self._open_calls.take(("id", given))
         else:
-            call = next((one for one in calls if one.name == name), calls[0] if calls else None)
-        if call is not None:
-            calls.remove(call)
+            call = self._open_calls.take(("name", name), ("any", None))
         id = call.id if call else given or f"call_turn{number:04d}_none"
         content = tuple([part for part in _content(fields) if isinstance(part, (Text, Media))])
         result = ToolResult(id, content, name=name or (call.name if call else None))
