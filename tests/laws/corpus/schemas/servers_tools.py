@@ -13,17 +13,20 @@ def doubling(levels: int) -> dict[str, Any]:
     return {"type": "object", "properties": {"at": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
 
 
+NUMBERS = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/$defs/n"}}]}
 SCHEMAS: dict[str, Any] = {
     "doubling": doubling(25),
     "pattern": {"type": "object", "properties": {"at": {"type": "string", "pattern": "^(a|a)*$"}}},
     "unique": {"type": "object", "properties": {"at": {"type": "array", "uniqueItems": True}}},
     "wide": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(400)}},
+    "recursive": {"type": "object", "properties": {"at": {"$ref": "#/$defs/n"}}, "$defs": {"n": NUMBERS}},
 }
 ARGUMENTS: dict[str, Any] = {
     "doubling": {"at": "no"},
     "pattern": {"at": "a" * 60 + "!"},
     "unique": {"at": [[number] for number in range(20_000)]},
     "wide": {f"p{n}": n for n in range(400)},
+    "recursive": {"at": [[1] * 100] * 800},
 }
 VARIANTS = tuple(SCHEMAS)
 
