@@ -220,6 +220,19 @@ async def test_strangers_are_reported_that_nothing_is_there(server: Stateful) ->
         )
         assert theirs.status == absent.status == 404, (method, path, theirs.body)
         assert theirs.json["error"]["code"] == absent.json["error"]["code"]
+    own = (await server.request("POST", "/v1/conversations", {}, who="bob")).json["id"]
     named = {"items": [{"type": "item_reference", "id": item}]}
-    assert (await server.request("POST", "/v1/conversations", named, who="bob")).status == 400
+    assert (await server.request("POST", f"/v1/conversations/{own}/items", named, who="bob")).status == 400
     assert await texts(server, id) == ["secret"]
+
+
+async def test_references_are_added_to_a_conversation_that_is_there(server: Stateful) -> None:
+    """A new one would copy megabytes for a request of a few bytes, and send none of them. (spec: Y5)"""
+    one = await made(server, output("kept"))
+    [item] = (await server.request("GET", f"/v1/conversations/{one}/items")).json["data"]
+    named = {"items": [{"type": "item_reference", "id": item["id"]}]}
+    refused = await server.request("POST", "/v1/conversations", named)
+    assert (refused.status, refused.json["error"]["param"]) == (400, "items[0]")
+    other = await made(server)
+    assert (await server.request("POST", f"/v1/conversations/{other}/items", named)).status == 200
+    assert await texts(server, other) == ["kept"]

@@ -5,6 +5,7 @@ from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
+from toolgate.api.encode_json import encode_json
 from toolgate.api.metadata import read_metadata
 from toolgate.api.paging import PageQuery, list_page, read_page, read_query, unknown_cursor
 from toolgate.api.records.chats import list_cursor, read_place
@@ -71,7 +72,7 @@ class StoredCompletionEndpoints:
     async def show(self, call: AdmittedHttpRequest) -> None:
         """Return a stored completion."""
         one = await self._find(call)
-        await call.exchange.respond(200, encode(_completion_object(one, await self._answer(one))))
+        await call.exchange.respond(200, await encode_json(_completion_object(one, await self._answer(one))))
 
     async def messages(self, call: AdmittedHttpRequest) -> None:
         """List the messages that a stored completion answered, the first of them first."""
@@ -94,9 +95,8 @@ class StoredCompletionEndpoints:
         metadata = read_metadata(fields)  # null removes all of it
         fields.refuse_unknown()
         await self._store.note(call.caller.name, one.id, metadata)
-        await call.exchange.respond(
-            200, encode(_completion_object(replace(one, metadata=metadata), await self._answer(one)))
-        )
+        changed = _completion_object(replace(one, metadata=metadata), await self._answer(one))
+        await call.exchange.respond(200, await encode_json(changed))
 
     async def delete(self, call: AdmittedHttpRequest) -> None:
         """Delete a stored completion, and the messages that were stored for it alone."""

@@ -7,11 +7,12 @@ are stored, so that no later request fails on them.
 import time
 from typing import Any
 
+from toolgate.api.encode_json import encode_json
 from toolgate.api.metadata import read_metadata
 from toolgate.api.paging import list_all, list_page, read_page, unknown_cursor
 from toolgate.api.responses.conversations_and_background import ConversationsAndBackground
 from toolgate.api.responses.item_normalization import with_ids
-from toolgate.api.responses.previous_items import PreviousItemLoader, unknown_conversation
+from toolgate.api.responses.previous_items import PreviousItemLoader, is_reference, unknown_conversation
 from toolgate.conversation.call_ids import MAX_STORED
 from toolgate.conversation.errors import InvalidRequest, NotFound
 from toolgate.conversation.random_ids import random_suffix
@@ -54,6 +55,13 @@ class ConversationEndpoints:
         """Create a conversation, perhaps with its first items."""
         fields = Fields(await call.exchange.optional_json())
         metadata, given = read_metadata(fields), _read_items(fields)
+        for number, item in enumerate(given):
+            # A request of a few bytes would copy megabytes, of which the client sees nothing.
+            if is_reference(item):
+                raise InvalidRequest(
+                    "A new conversation cannot begin with references to items; add those with POST …/items.",
+                    param=f"items[{number}]",
+                )
         items = await self._items(given, call.caller.name)
         created = StoredConversation("conv_" + random_suffix(48), call.caller.name, int(time.time()), metadata)
         await self._store.create(created, items)
@@ -96,7 +104,7 @@ class ConversationEndpoints:
             unlock()
         if not added:  # it was deleted meanwhile
             raise unknown_conversation(found.id)
-        await call.exchange.respond(200, encode(list_all(items)))
+        await call.exchange.respond(200, await encode_json(list_all(items)))
 
     async def list_items(self, call: AdmittedHttpRequest) -> None:
         """List items, newest first unless `order` is given."""
@@ -114,7 +122,7 @@ class ConversationEndpoints:
         found = await self._store.item(call.caller.name, id, item)
         if found is None:
             raise _unknown_item(item)
-        await call.exchange.respond(200, encode(found))
+        await call.exchange.respond(200, await encode_json(found))
 
     async def delete_item(self, call: AdmittedHttpRequest) -> None:
         """Delete one item and return its conversation."""

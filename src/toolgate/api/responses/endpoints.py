@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolgate.api.chat import ChatHandler
+from toolgate.api.encode_json import encode_json
 from toolgate.api.paging import read_number, read_page, read_query, slice_page
 from toolgate.api.response_writer import PreparedRequest, warning_header
 from toolgate.api.responses.background_request import BackgroundRequest, headers_by_name, select_headers
@@ -31,10 +32,9 @@ from toolgate.api.responses.websocket_request import (
     read_create,
 )
 from toolgate.conversation.errors import GatewayOverloaded, InvalidRequest, NotFound
-from toolgate.conversation.rough_size_estimate import is_json_larger
 from toolgate.dialects.dialect import Dialect
 from toolgate.dialects.openai_responses.response_object import DONE
-from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
+from toolgate.engine.json_thread import run_in_thread
 from toolgate.http.application import AdmittedHttpRequest, HttpRoute
 from toolgate.http.exchange import Header
 from toolgate.limits.local_budgets import BudgetReservation
@@ -44,7 +44,7 @@ from toolgate.storage.run_records import RunRecord
 from toolgate.telemetry.request_log import RequestRecord
 from toolgate.tools.execution.options import sent_tool_fields
 from toolgate.wire.fields import Fields
-from toolgate.wire.jsontext import encode, encode_in_steps
+from toolgate.wire.jsontext import encode
 
 _RESUME = "The server is shutting down; resume this stream when it is back."
 
@@ -127,14 +127,14 @@ class ResponseEndpoints:
             await self._store.save(
                 StoredResponse(compaction["id"], owner, None, compaction["created_at"], [], compaction)
             )
-        await call.exchange.respond(200, encode(compaction), headers)
+        await call.exchange.respond(200, await encode_json(compaction), headers)
 
     async def retrieve(self, call: AdmittedHttpRequest) -> None:
         """Return a stored response; with `stream=true` its events after `starting_after`."""
         query = read_query(call.exchange.query)
         stored = await self._find(call)
         if query.get("stream", "").lower() not in ("true", "1"):
-            await call.exchange.respond(200, await _encode_response(stored))
+            await call.exchange.respond(200, await encode_json(stored.body))
             return
         after = read_number(query, "starting_after", -1)
         if self._state is None:
@@ -160,7 +160,7 @@ class ResponseEndpoints:
         if self._state is None or stored.body.get("background") is not True:
             raise InvalidRequest("Only a background response can be cancelled, and this one is complete.")
         stored = await self._state.background.cancel(stored)
-        await call.exchange.respond(200, await _encode_response(stored))
+        await call.exchange.respond(200, await encode_json(stored.body))
 
     async def input_items(self, call: AdmittedHttpRequest) -> None:
         """List the input items of a stored response, newest first unless `order` is given."""
@@ -244,7 +244,7 @@ class ResponseEndpoints:
         if body.get("stream") is True:
             await self._follow(call, self._check_background(body), stored, -1, response_headers)
         else:
-            await call.exchange.respond(200, await _encode_response(stored), response_headers)
+            await call.exchange.respond(200, await encode_json(stored.body), response_headers)
 
     async def accept(
         self,
@@ -345,9 +345,3 @@ def _opening_run(
         forked_step=fork.step if fork else None,
     )
     return (store.opening(run, request, fork.entries if fork else ()),)
-
-
-async def _encode_response(stored: StoredResponse) -> bytes:
-    """Encode a stored response; a large one in a thread, and in steps down to the texts of its parts."""
-    large = is_json_larger(stored.body, LARGE_BODY)
-    return await run_in_thread(encode_in_steps, stored.body, 6) if large else encode(stored.body)

@@ -82,7 +82,7 @@ class PreviousItemLoader:
 
         References are counted before they are read, and read together.
         """
-        named = [item["id"] for item in items if _is_reference(item)]
+        named = [item["id"] for item in items if is_reference(item)]
         if not named:
             return items
         if len(named) > MAX_REFERENCES:
@@ -99,7 +99,7 @@ class PreviousItemLoader:
         # An item that is named twice is sent to the model twice, and counts twice.
         size = sum(found[id][1] for id in named if id in found)
         self._limits.check(size, 0, "What the item references name", "input")
-        return [found[item["id"]][0] if _is_reference(item) and item["id"] in found else item for item in items]
+        return [found[item["id"]][0] if is_reference(item) and item["id"] in found else item for item in items]
 
     async def _chain(self, owner: str, previous: Any) -> list[Any]:
         chain = await self._store.chain(owner, previous, self._limits) if type(previous) is str else []
@@ -180,7 +180,8 @@ def unknown_conversation(id: str) -> NotFound:
     )
 
 
-def _is_reference(item: Any) -> bool:
+def is_reference(item: Any) -> bool:
+    """Return whether an item of a request names a stored one."""
     match item:
         case {"id": str(), "type": "item_reference"}:
             return True

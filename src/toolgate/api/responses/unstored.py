@@ -9,9 +9,8 @@ import asyncio
 from collections import OrderedDict
 from typing import Any
 
-from toolgate.conversation.rough_size_estimate import is_json_larger
-from toolgate.engine.json_thread import LARGE_BODY, run_in_thread
-from toolgate.wire.jsontext import decode, encode, encode_in_steps
+from toolgate.api.encode_json import encode_json
+from toolgate.wire.jsontext import decode
 
 MIB = 1024 * 1024
 _SMALL = MIB // 4  # decoding more than this in the event loop would delay other requests
@@ -58,8 +57,7 @@ class WebSocketUnstoredResponses:
 
     async def keep(self, lane: str | None, id: str, items: list[Any]) -> None:
         """Keep a response in place of the lane's last; many items are encoded in a thread."""
-        large = is_json_larger(items, LARGE_BODY)
-        encoded = await run_in_thread(encode_in_steps, items) if large else encode(items)
+        encoded = await encode_json(items)
         # Each holds the whole conversation so far: to keep all of a lane would grow with the square of its length.
         self.forget(self._last.get(lane))
         self._last[lane] = id

@@ -1,4 +1,4 @@
-"""A body of line breaks that is stored: as a chat, as a response, for the background, in a conversation, and compacted."""
+"""A body of line breaks that is stored, and read again: a chat, a response, a conversation, in the background, compacted."""
 
 import asyncio
 
@@ -10,10 +10,15 @@ VARIANTS = ("chat", "response", "background", "conversation", "compacted")
 
 async def play(gateway: Gateway, kind: str) -> None:
     if kind == "chat":
-        assert (await gateway.ask("openai_chat", "openai_chat", TEXT, store=True)).status == 200
+        id = (await gateway.ask("openai_chat", "openai_chat", TEXT, store=True)).json["id"]
+        assert (await gateway.get(f"/v1/chat/completions/{id}/messages")).status == 200
     elif kind == "conversation":
-        item = {"role": "user", "content": TEXT}
-        assert (await gateway.post("/v1/conversations", {"items": [item]})).status == 200
+        made = await gateway.post("/v1/conversations", {"items": [{"role": "user", "content": TEXT}]})
+        items = f"/v1/conversations/{made.json['id']}/items"
+        [item] = (await gateway.get(items)).json["data"]
+        assert (await gateway.get(f"{items}/{item['id']}")).status == 200
+        reference = {"type": "item_reference", "id": item["id"]}
+        assert (await gateway.post(items, {"items": [reference]})).status == 200
     elif kind == "compacted":
         body = {"model": "openai_chat", "input": TEXT}
         assert (await gateway.post("/v1/responses/compact", body)).status == 200
