@@ -145,7 +145,8 @@ class SqliteEngine:
             _use_wal(connection, self._timeout)
             connection.execute("PRAGMA synchronous = FULL")  # with NORMAL, WAL loses the last commits in a power cut
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-            connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten; the default is the build's
+            # Overwrite what is deleted; the default is that of the build.
+            connection.execute("PRAGMA secure_delete = ON")
             # A statement of many rows keeps the pages that it changes, to undo it, and would write them to a file.
             connection.execute("PRAGMA temp_store = MEMORY")
             if self._path is not None:
