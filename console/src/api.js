@@ -30,7 +30,8 @@ async function errorOf(response) {
 
 async function send(method, path, { body, signal, headers = {} } = {}) {
   const init = { method, signal, headers: { ...headers }, credentials: "omit", cache: "no-store" };
-  if (key.value) init.headers.authorization = `Bearer ${key.value}`;
+  const used = key.value;
+  if (used) init.headers.authorization = `Bearer ${used}`;
   if (body !== undefined) {
     init.headers["content-type"] = "application/json";
     init.body = typeof body === "string" ? body : JSON.stringify(body);
@@ -44,7 +45,8 @@ async function send(method, path, { body, signal, headers = {} } = {}) {
   }
   if (response.ok) return response;
   const error = await errorOf(response);
-  if (error.status === 401) signedOut(error.message);
+  // A refusal may come late: it says nothing of a key that was entered meanwhile.
+  if (error.status === 401 && key.value === used) signedOut(error.message);
   throw error;
 }
 

@@ -35,7 +35,9 @@ function App() {
   useEffect(() => {
     setError(null);
     closeConversations();
-    connect().catch((problem) => problem.status === 401 || setError(problem));
+    let stale = false;
+    connect().catch((problem) => stale || problem.status === 401 || setError(problem));
+    return () => (stale = true);
   }, [key.value, turn]);
   if (keyProblem.value !== null) return html`<${SignIn} />`;
   if (error) return html`<main class="gate"><${ErrorNote} error=${error} onRetry=${() => setTurn(turn + 1)} /></main>`;
@@ -43,10 +45,13 @@ function App() {
   return html`<${Shell} />`;
 }
 
-/** Load what every page needs. */
+/** Load what every page needs, unless another key is entered meanwhile. */
 async function connect() {
+  const used = key.value;
   const about = await get("/v1/status").catch(withoutChat);
-  models.value = about.caller.scopes.includes("chat") ? (await get("/v1/models")).data : [];
+  const found = about.caller.scopes.includes("chat") ? (await get("/v1/models")).data : [];
+  if (key.value !== used) return;
+  models.value = found;
   status.value = about;
 }
 

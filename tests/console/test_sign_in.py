@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.console.pages import WatchedPages, accessibility_violations, overflows, take_screenshot
 from tests.console.scripted_server import ScriptedServer, scripted_server
@@ -76,6 +76,33 @@ def test_conversations_of_one_key_are_not_shown_to_another(visit: WatchedPages, 
     page.goto(address)
     expect(page.get_by_role("heading", name="This conversation is not in this browser")).to_be_visible()
     expect(page.get_by_text("A secret of Ada")).to_have_count(0)
+
+
+def test_a_late_refusal_does_not_end_the_use_of_a_key_that_was_entered_meanwhile(
+    visit: WatchedPages, server: ScriptedServer
+) -> None:
+    """Without a key the page asks the server whether it needs one, and the answer may come after the next key is entered."""
+    page = visit(server.page, failures=[401])
+    enter(page, ADA)
+    expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    late: list[Route] = []
+
+    def hold_without_key(route: Route) -> None:
+        if "authorization" in route.request.headers:
+            route.continue_()
+        else:
+            late.append(route)
+
+    page.route("**/v1/status", hold_without_key)
+    page.get_by_role("button", name="Forget the key").click()
+    enter(page, GUEST)
+    expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    assert late
+    with page.expect_response(lambda response: response.status == 401):
+        for route in late:
+            route.continue_()
+    ask(page, "Still here", "echo")
+    expect(answers(page)).to_have_count(1)
 
 
 def test_a_key_that_may_only_chat_is_asked_in_its_conversation(visit: WatchedPages, server: ScriptedServer) -> None:
