@@ -97,6 +97,7 @@ FILES = {
     "one_outcome": "every quirk through the HTTP edge to every client API",
     "parser": "reading every form, whole and in pieces",
     "field_cases": "cases found in the field",
+    "fake_results": "results that a model makes up",
     "laws": "laws: what is written is read, however it is cut",
     "argument_repair": "repair of broken calls",
     "schema_types": "values by the tool's schema",

@@ -227,7 +227,7 @@ async def test_strangers_are_reported_that_nothing_is_there(server: Stateful) ->
 
 
 async def test_references_are_added_to_a_conversation_that_is_there(server: Stateful) -> None:
-    """A new one would copy megabytes for a request of a few bytes, and send none of them. (spec: Y5)"""
+    """A new one would copy megabytes for a request of a few bytes, and send none of them."""
     one = await made(server, output("kept"))
     [item] = (await server.request("GET", f"/v1/conversations/{one}/items")).json["data"]
     named = {"items": [{"type": "item_reference", "id": item["id"]}]}
