@@ -12,9 +12,9 @@ NEARLY = "a" * (LONGEST_STOP - 2) + "."
 
 
 async def play(gateway: Gateway, variant: str) -> None:
-    stream, text = variant != "whole", "a" * size(2_000_000, 10_000_000)
+    stream, text = variant != "whole", "a" * size(2_000_000, 6_200_000)
     if variant == "streamed":
-        gateway.play(streamed("openai_responses", Text(NEARLY), times=size(3_000, 30_000)))
+        gateway.play(streamed("openai_responses", Text(NEARLY), times=size(3_000, 24_000)))
     else:
         gateway.play(streamed("openai_responses", Text(text)) if stream else whole("openai_responses", Text(text)))
     response = await gateway.ask("openai_chat", "openai_responses", stream=stream, stop=STOPS)
