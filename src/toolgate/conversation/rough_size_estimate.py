@@ -43,6 +43,7 @@ def is_json_larger(value: Any, characters: int) -> bool:
         elif type(inner) is list:
             left += inner
         elif type(inner) is dict:
+            left += inner.keys()
             left += inner.values()
     return size > characters
 
